@@ -176,6 +176,24 @@ def test_directory_that_does_not_exist(library, run, fastwrite, place):
     assert f"rule env: the directory {place}/gone does not exist" in done.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to unmount")
+def test_proc_that_is_not_mounted(library, fastwrite, place):
+    """As in a bare chroot: no descriptor leads to a path, and a directory that exists seems to be missing."""
+    bare = ["unshare", "--mount", "sh", "-c", 'umount -l /proc && exec "$@"', "sh"]
+    said = "/proc is not mounted: nothing is staged"
+    for paths in (f"{place}/**", f"{place}/file"):
+        library_set = ["env", *(f"{k}={v}" for k, v in preload_env(library, paths).items()), "/bin/true"]
+        by_run = ["env", f"FASTWRITE_LIB={library}", fastwrite, "run", "-p", paths, "--", "/bin/true"]
+        for argv in (library_set, by_run):
+            done = subprocess.run(
+                [*bare, *map(str, argv)], capture_output=True, text=True, timeout=60, check=False
+            )
+            if "umount" in done.stderr:
+                pytest.skip(done.stderr)
+            assert done.returncode == 0, done.stderr
+            assert done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+
+
 def test_output_redirected_into_a_rule(library, fastwrite, place):
     """The program gets a descriptor that was opened before its start: the file is bypassed."""
     for target, said in (("log", 1), ("other", 0)):

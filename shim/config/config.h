@@ -136,6 +136,7 @@ struct config {
 	char file[PATH_MAX];       /* FASTWRITE_CONFIG made absolute, "" = none */
 	char text[64 * 1024];      /* storage of patterns */
 	size_t text_used;
+	bool no_proc;                 /* /proc is not mounted: no file's path can be known */
 	char error[CONFIG_ERROR_MAX]; /* one line without its newline, "" = none */
 };
 

@@ -128,6 +128,8 @@ void config_notices(const struct config *c, bool descriptors,
 	struct notices n = {.c = c, .say = say, .ctx = ctx};
 
 	old_name(&n);
+	if (c->no_proc)
+		say(ctx, LOG_WARN, "/proc is not mounted: nothing is staged");
 	for (uint32_t i = 0; i < c->rule_count; i++) {
 		several_in_one(&n, &c->rules[i]);
 		missing_directory(&n, &c->rules[i]);

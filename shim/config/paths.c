@@ -24,7 +24,8 @@ bool config_path_of_fd(int fd, char *out)
 	return true;
 }
 
-/* Canonical path of something that exists into out[PATH_MAX].  0 or -errno. */
+/* Canonical path of something that exists into out[PATH_MAX].  0; -ENOSYS: /proc is not mounted; or -errno.
+ */
 static int resolve_existing(const char *path, int flags, char *out)
 {
 	int fd = sys.openat(AT_FDCWD, path, O_PATH | O_CLOEXEC | flags, 0);
@@ -33,14 +34,15 @@ static int resolve_existing(const char *path, int flags, char *out)
 		return fd;
 	bool known = config_path_of_fd(fd, out);
 	sys.close(fd);
-	return known ? 0 : -ENOENT;
+	return known ? 0 : -ENOSYS;
 }
 
 /*
  * Resolves the part of directory `dir` that exists and keeps the rest; out[PATH_MAX].  0; -ENAMETOOLONG; or
- * -ENOTDIR and `dir` is cut behind the component that is no directory.  *missing: not all of it exists.
+ * -ENOTDIR and `dir` is cut behind the component that is no directory.  *why: 0; -ENOENT: not all of it
+ * exists; -ENOSYS: /proc is not mounted, and nothing is resolved.
  */
-static int resolve_directory(char *dir, char *out, bool *missing)
+static int resolve_directory(char *dir, char *out, int *why)
 {
 	char head[PATH_MAX];
 	size_t cut = strlen(dir); /* length of the leading part that is tried */
@@ -48,7 +50,8 @@ static int resolve_directory(char *dir, char *out, bool *missing)
 
 	memcpy(head, dir, cut + 1);
 	while ((rc = resolve_existing(head, O_DIRECTORY, out)) != 0) {
-		*missing = *missing || rc == -ENOENT;
+		if (rc == -ENOENT || rc == -ENOSYS)
+			*why = rc;
 		if (rc == -ENOTDIR && resolve_existing(head, 0, out) == 0) {
 			dir[cut] = '\0';
 			return -ENOTDIR;
@@ -123,7 +126,7 @@ static int resolve_file(struct config *c, const struct setting *at, const char *
 
 /* Resolves the literal part of the pattern into real[PATH_MAX]; *rest is the remainder. */
 static int resolve_pattern(struct config *c, const struct setting *at, const char *glob, char *real,
-                           const char **rest, bool *missing)
+                           const char **rest, int *why)
 {
 	char dir[PATH_MAX];
 	int rc;
@@ -135,7 +138,7 @@ static int resolve_pattern(struct config *c, const struct setting *at, const cha
 			return rc;
 	}
 	*rest = glob + rule_literal_split(glob, dir);
-	rc = resolve_directory(dir, real, missing);
+	rc = resolve_directory(dir, real, why);
 	if (rc == -ENOTDIR)
 		return config_fail(c, -EINVAL, at, "cannot match: %s is not a directory", dir);
 	if (rc != 0)
@@ -169,7 +172,7 @@ static int add_pattern(struct config *c, struct rule *rule, const char *text, st
 	const char *glob = text[0] == '!' ? text + 1 : text;
 	const char *why, *rest;
 	char real[PATH_MAX];
-	bool missing = false;
+	int missing = 0;
 	int rc;
 
 	if (!rule_pattern_valid(glob, &why))
@@ -191,8 +194,9 @@ static int add_pattern(struct config *c, struct rule *rule, const char *text, st
 		.glob = glob,
 		.exclude = text[0] == '!',
 		.several = looks_like_several(text),
-		.missing = missing,
+		.missing = missing == -ENOENT,
 	};
+	c->no_proc |= missing == -ENOSYS;
 	return 0;
 }
 
