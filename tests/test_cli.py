@@ -680,6 +680,27 @@ def test_run_finds_the_library(cli, fastwrite, library, tmp_path):
         assert "FASTWRITE_LIB=" in one_line(done.stderr)
 
 
+@pytest.mark.parametrize("what", ["text", "empty", "cut", "program", "word size", "machine"])
+def test_run_with_a_library_that_is_none(cli, library, tmp_path, what):
+    """The loader says so in each program, and starts it all the same."""
+    path = tmp_path / "libfastwrite.so"
+    content = bytearray(library.read_bytes())
+    if what == "word size":
+        content[4] = 1
+    elif what == "machine":
+        content[18:20] = b"\xf3\x00"
+    elif what == "program":
+        content = Path(shutil.which("true")).read_bytes()
+    path.write_bytes({"text": b"root:x:0:0\n" * 20, "empty": b"", "cut": content[:40]}.get(what, content))
+    env = {**RULE, "FASTWRITE_LIB": str(path)}
+    said = f"fastwrite run: {path}: not a shared library of this machine; nothing is staged"
+    done = cli("run", "--on-error=stop", "echo", "started", env=env)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr.splitlines() == [said, "fastwrite run: not started (FASTWRITE_ON_ERROR = stop)"]
+    done = cli("run", "sh", "-c", "echo started; /bin/true", env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", f"{said}\n")
+
+
 def test_run_refuses_a_library_path_the_loader_cannot_take(fastwrite, library, tmp_path):
     odd = tmp_path / "with blank"
     odd.mkdir()

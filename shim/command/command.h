@@ -146,6 +146,7 @@ struct program {
 	enum program_kind kind;
 	char interpreter[PATH_MAX]; /* of DYNAMIC: the loader; of SCRIPT: what the first line names */
 	char argument[256];         /* of SCRIPT: the rest of the first line */
+	bool library;               /* ELF of this machine that a loader can load into a program */
 	bool go;
 	bool musl;
 	bool raised;     /* setuid, setgid or with file capabilities */

@@ -132,8 +132,10 @@ static enum program_kind read_elf(struct image *image, struct program *out)
 			out->musl = out->musl || strstr(loader, "ld-musl") != NULL;
 		} else if (s->p_type == PT_DYNAMIC) {
 			read_needed(image, s, out);
+			out->library = h->e_type == ET_DYN;
 		}
 	}
+	out->library = out->library && kind == PROGRAM_STATIC;
 	out->go = has_section(image, ".go.buildinfo");
 	return kind;
 }

@@ -99,8 +99,21 @@ static const char *behind_first(const char *list, const char *entry)
 	return list + length + strspn(list + length, ": ");
 }
 
+#define NOT_STARTED "not started (FASTWRITE_ON_ERROR = stop)"
+
+/* Of what the loader cannot load it says so in each program, and goes on without it. */
+static bool is_library(const char *path)
+{
+	struct program p;
+
+	if (program_inspect(path, &p) == 0 && p.library)
+		return true;
+	cli_error("%s: not a shared library of this machine; nothing is staged", path);
+	return false;
+}
+
 /* Puts the library in front of LD_PRELOAD, except for a program that would not start with it. */
-static bool set_preload(const struct program *p)
+static bool set_preload(const struct program *p, bool stop_on_error)
 {
 	char library[PATH_MAX];
 	char entry[CLI_PRELOAD_MAX];
@@ -109,8 +122,13 @@ static bool set_preload(const struct program *p)
 
 	if (!cli_find_library("", library) || !cli_preload_entry(library, entry))
 		return false;
+	bool usable = is_library(library);
+	if (!usable && stop_on_error) {
+		cli_error(NOT_STARTED);
+		return false;
+	}
 	old = behind_first(behind_first(old != NULL ? old : "", library), entry);
-	if (p->kind == PROGRAM_FOREIGN || (p->musl && strcmp(entry, library) == 0))
+	if (!usable || p->kind == PROGRAM_FOREIGN || (p->musl && strcmp(entry, library) == 0))
 		entry[0] = '\0';
 	if (asprintf(&value, "%s%s%s", entry, *entry && *old ? ":" : "", old) < 0)
 		return false;
@@ -118,8 +136,6 @@ static bool set_preload(const struct program *p)
 	free(value);
 	return true;
 }
-
-#define NOT_STARTED "not started (FASTWRITE_ON_ERROR = stop)"
 
 /* 0, or the exit status with which to refuse. */
 static int check_program(const char *name, bool stop_on_error, struct program *p)
@@ -458,11 +474,12 @@ int cli_run(int argc, char **argv)
 	const struct config *config;
 	bool valid = cli_load_config_quietly(&config);
 	make_paths_absolute(config);
-	int refused = check_program(args.command[0], config->on_error == ON_ERROR_STOP, &program);
+	bool stop_on_error = config->on_error == ON_ERROR_STOP;
+	int refused = check_program(args.command[0], stop_on_error, &program);
 	if (refused == 0)
 		refused = check_configuration(config, valid);
 	if (refused != 0)
 		return refused;
-	FILE *registry = set_preload(&program) ? make_registry(name) : NULL;
+	FILE *registry = set_preload(&program, stop_on_error) ? make_registry(name) : NULL;
 	return registry != NULL ? run_command(&args, name, registry) : CLI_RUN_FAILED;
 }
