@@ -126,7 +126,7 @@ def run(
 @options(*RUN)
 def suite(asked: Asked, name: Annotated[str, typer.Argument(help="Name of the suite (see list).")]) -> None:
     """The same as `run NAME`."""
-    _guard(lambda: _resume(asked) if asked.resume else _run(asked, catalog.load().suite(name)))
+    _guard(lambda: _resume(asked, name) if asked.resume else _run(asked, catalog.load().suite(name)))
 
 
 @app.command()
@@ -413,8 +413,20 @@ def _run(asked: Asked, experiments: Sequence[Experiment], suite: str = "", **mor
     return _conclude(session.run(console, settings, experiments, asked.work, asked.out))
 
 
-def _resume(asked: Asked) -> int:
+def _resume(asked: Asked, name: str = "") -> int:
+    """The rest of a run, with its own settings. name: of the suite that it must be a run of."""
+    _only_resumed(asked, "name")
+    found = RunStore.open(asked.resume).settings["suite"] if name else ""
+    if found != name:
+        raise LabError(f"{asked.resume}: a run of {found}, not of {name}")
     return _conclude(session.resume(console, catalog.load().experiments, asked.directory, asked.resume))
+
+
+def _only_resumed(asked: Asked, *others: str) -> None:
+    """A run that goes on keeps its settings: refuse what would be ignored. others: parameters that are heeded."""
+    ignored = [word for name, word in asked.words.items() if name not in ("resume", "directory", *others)]
+    if ignored:
+        raise LabError(f"--resume goes on with the settings of that run; leave out: {', '.join(ignored)}")
 
 
 def _conclude(store: RunStore) -> int:
@@ -446,6 +458,8 @@ def _rounds(
     record: Path | None,
 ) -> int:
     """`sync` or `cost`: a new run, the rest of one or a record; shown: the module with its tables and targets."""
+    if asked.resume:
+        _only_resumed(asked, "markdown")
     if record:
         found = benchmark.record.load(record)
     elif asked.resume:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
@@ -64,6 +64,9 @@ class Asked:
         Path | None, typer.Option("--resume", help="Go on with the run in this result directory.")
     ] = None
 
+    words: dict[str, str] = field(default_factory=dict)
+    """What stands on the command line: of each parameter its option, or the arguments themselves."""
+
     @property
     def work(self) -> Path:
         """The work directory of a new run."""
@@ -89,9 +92,23 @@ class Asked:
         return session.Settings(suite, **{**asked, **more})
 
 
-ALL = tuple(f.name for f in fields(Asked))
+ALL = tuple(f.name for f in fields(Asked) if f.name != "words")
 _ANNOTATIONS = get_type_hints(Asked, include_extras=True)
 _DEFAULTS = {f.name: f.default for f in fields(Asked)}
+
+
+def _words(context: typer.Context) -> dict[str, str]:
+    found = {}
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[param.name]
+        is_option = param.param_type_name == "option"
+        found[param.name] = (
+            param.opts[0] if is_option else " ".join([value] if isinstance(value, str) else value)
+        )
+    return found
 
 
 def options(*names: str, **defaults) -> Callable:
@@ -100,8 +117,8 @@ def options(*names: str, **defaults) -> Callable:
 
     def decorate(verb: Callable) -> Callable:
         @functools.wraps(verb)
-        def wrapper(**given):
-            asked = Asked(**{name: given.pop(name) for name in chosen})
+        def wrapper(context: typer.Context, **given):
+            asked = Asked(**{name: given.pop(name) for name in chosen}, words=_words(context))
             return verb(asked=asked, **given)
 
         signature = inspect.signature(verb, eval_str=True)
@@ -115,6 +132,7 @@ def options(*names: str, **defaults) -> Callable:
             )
             for name in chosen
         ]
+        own.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
         wrapper.__signature__ = signature.replace(parameters=[*own, *shared])
         wrapper.__annotations__ = {p.name: p.annotation for p in (*own, *shared)}

@@ -66,6 +66,38 @@ def test_a_resumed_run_works_where_it_worked_before(tmp_path):
     assert len(store.read_text().splitlines()) == len(lines)
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("run", "--pairs", "9"), "--pairs"),
+        (("run", "E2"), "E2"),
+        (("run", "E1", "E2", "--scale", "full", "--no-shim"), "E1 E2, --scale, --no-shim"),
+        (("run", "--all", "--dry-run", "--seed", "1"), "--all, --seed, --dry-run"),
+        (("run", "--sysctl", "vm.dirty_bytes=9", "--out", "x"), "--sysctl, --out"),
+        (("experiment", "--kills", "2"), "--kills"),
+        (("bench", "--no-warm"), "--no-warm"),
+        (("aa", "E1", "--runs", "3"), "E1, --runs"),
+        (("sync", "--cells", "floor", "--from", "x"), "--cells, --from"),
+        (("cost", "--pairs", "2"), "--pairs"),
+    ],
+)
+def test_a_resumed_run_keeps_its_settings(tmp_path, words, named):
+    """What would be ignored is refused, also where it says what is the default."""
+    done = harness(*words, "--resume", tmp_path, "--dir", tmp_path / "w", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    said = "--resume goes on with the settings of that run; leave out: "
+    assert sorted(done.stdout.strip().split(said)[1].split(", ")) == sorted(named.split(", "))
+
+
+def test_a_resumed_suite_is_the_one_that_is_named(tmp_path):
+    (tmp_path / "out").mkdir()
+    done = harness("run", "E1", *TINY, "--dir", tmp_path / "w", "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = harness("suite", "001", "--resume", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 2 and "a run of 000, not of 001" in done.stdout
+    assert harness("suite", "000", "--resume", tmp_path / "out", cwd=tmp_path).returncode == 0
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system needs root")
 def test_a_full_result_disk_is_one_line(tmp_path):
     small = tmp_path / "small"
