@@ -127,6 +127,10 @@ def allowed(cli, key: str) -> str:
     return re.search(r": allowed: (.*)$", done.stderr.strip(), re.M)[1]
 
 
+OPERATIONS = ROOT / "docs" / "operations.md"
+README_DEBIAN = ROOT / "packaging" / "debian" / "fastwrite.README.Debian"
+
+
 def test_configuration_names_every_key(cli):
     table = key_table()
     assert list(table) == ["paths", *told(cli), "inherit"]
@@ -173,10 +177,30 @@ def test_example_file_names_every_key(cli):
 def test_manual_names_every_key(cli):
     manual = "".join(page.read_text() for page in MANUAL)
     keys = manual.split(".SH KEYS", 1)[1].split(".SH ", 1)[0]
-    assert re.findall(r"^\.TP\n\.B ([a-z_]+)$", keys, re.M) == list(told(cli))
+    assert re.findall(r"^\.TP\n\.B ([a-z_]+)$", keys, re.M) == [*told(cli), "inherit"]
     text = re.sub(r"\\f[BIR]|\\", "", manual)
     for variable in ("PATHS", "CONFIG", "ON_ERROR", "STATS", "LOG", "INHERIT", "LIB"):
         assert f"FASTWRITE_{variable}" in text
+
+
+def test_keys_are_allowed_where_the_configuration_says(cli, tmp_path):
+    """All but three everywhere."""
+    ini = tmp_path / "one.ini"
+    for key, (_, default) in key_table().items():
+        value = {"paths": "/x/**", "staging": "/x"}.get(key, default.strip("`"))
+        for section in ("[rule x]\npaths = /y/**\n", "[defaults]\n"):
+            ini.write_text(f"{section}{key} = {value}\n")
+            allowed = (key, section[1]) not in (("paths", "d"), ("stdio", "r"), ("inherit", "r"))
+            assert (cli("config", "-c", ini).returncode == 0) == allowed, (key, section)
+        assert (cli("config", "-o", f"{key}={value}").returncode == 0) == (key not in ("paths", "inherit"))
+
+
+def test_what_to_recover_is_named():
+    """Without an argument the command refuses."""
+    for page in (OPERATIONS, README_DEBIAN):
+        assert not re.search(r"run:? `?fastwrite recover[`.,:]", " ".join(page.read_text().split())), page
+    for page in (OPERATIONS, README_DEBIAN):
+        assert "fastwrite disable UNIT" in page.read_text()
 
 
 # ---- the reasons ----

@@ -64,7 +64,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (args->count == 0 && !args->all)
 			argp_error(state,
 			           "a PATH is missing: an arena, a directory or a file that was written to; "
-			           "or --all");
+			           "or --all, or --config=FILE");
 		if (args->count > 0 && (args->all || cli_settings_given))
 			argp_error(state, "give a PATH or a configuration, not both");
 		return 0;

@@ -412,7 +412,7 @@ static void recover_listed(FILE *registry, struct run_args *args, bool killed)
 		cli_error("nothing to recover");
 	if (report.live > 0 && (killed || args->verbose))
 		cli_error("processes that CMD started go on staging; if they are killed, run: fastwrite "
-		          "recover");
+		          "recover --all, with the same configuration");
 }
 
 /* Ends as the child did. */
