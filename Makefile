@@ -394,6 +394,9 @@ format: deps-lint
 replace = $(INSTALL) -m $(1) $(2) $(3).new && mv -f $(3).new $(3)
 
 .PHONY: install uninstall
+# The loader finds the plain name of the library in LD_PRELOAD only by its cache.
+LDCONFIG = $(if $(DESTDIR),,$(if $(filter /usr /usr/local,$(PREFIX)),ldconfig))
+
 install: all
 	$(Q)$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(MANDIR)/man1' \
 		'$(DESTDIR)$(MANDIR)/man5' '$(DESTDIR)$(MANDIR)/man7' \
@@ -401,6 +404,7 @@ install: all
 		'$(DESTDIR)$(FISHDIR)'
 	$(Q)$(call replace,755,$(COMMAND),'$(DESTDIR)$(BINDIR)/fastwrite')
 	$(Q)$(call replace,644,$(LIBRARY),'$(DESTDIR)$(LIBDIR)/libfastwrite.so')
+	$(if $(LDCONFIG),$(Q)if [ "$$(id -u)" = 0 ] && command -v $(LDCONFIG) >/dev/null; then $(LDCONFIG); fi)
 	$(Q)$(INSTALL) -m 644 docs/fastwrite.1 '$(DESTDIR)$(MANDIR)/man1/fastwrite.1'
 	$(Q)$(INSTALL) -m 644 docs/fastwrite.ini.5 '$(DESTDIR)$(MANDIR)/man5/fastwrite.ini.5'
 	$(Q)$(INSTALL) -m 644 docs/libfastwrite.7 '$(DESTDIR)$(MANDIR)/man7/libfastwrite.7'

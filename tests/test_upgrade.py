@@ -214,6 +214,17 @@ class Watch:
         return found
 
 
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [((), True), (("PREFIX=/usr",), True), (("DESTDIR=/x",), False), (("PREFIX=/opt/x",), False)],
+)
+def test_make_install_renews_the_cache_of_the_loader(settings: tuple[str, ...], asked: bool) -> None:
+    """Without that, LD_PRELOAD=libfastwrite.so is not found."""
+    argv = ["make", "-n", "-C", str(ROOT), "install", *settings]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert ("then ldconfig" in done.stdout) == asked
+
+
 def test_make_install_replaces_by_rename(tmp_path: Path, build: Path) -> None:
     """The names are there all the time: a program that starts meanwhile finds the old file or the new one."""
     if build != ROOT / "build":
