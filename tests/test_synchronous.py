@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 from lib.disks import disk
-from lib.support import ROOT, preload_env, run_preloaded
+from lib.support import ROOT, preload_env, run_native, run_preloaded
 
 PROGRAM = r"""
 #include <fcntl.h>
@@ -104,3 +104,47 @@ def test_a_file_becomes_append_only_while_it_is_staged(library, fastwrite, compi
         whole = b"before\n" + b"0123456789\n" * 1000
         assert len(grown) < len(whole) and whole.startswith(grown), "nothing was staged: this tests nothing"
         assert log.read_bytes() == whole
+
+
+NOTHING = r"""
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	int fd = open(argv[argc - 1], O_RDWR | O_CREAT, 0644), flags = 0;
+	for (int i = 0; i < 1000; i++)
+		if (write(fd, "0123456789\n", 11) != 11)
+			return 1;
+	if (ioctl(fd, FS_IOC_GETFLAGS, &flags) < 0)
+		return 2;
+	flags |= FS_IMMUTABLE_FL;
+	if (ioctl(fd, FS_IOC_SETFLAGS, &flags) < 0)
+		return 2;
+	printf("write %zd", write(fd, "", 0));
+	printf(" %s\n", strerrorname_np(errno));
+	printf("pwrite %zd", pwrite(fd, "", 0, 5));
+	printf(" %s\n", strerrorname_np(errno));
+	flags &= ~FS_IMMUTABLE_FL;
+	return ioctl(fd, FS_IOC_SETFLAGS, &flags) < 0;
+}
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"sync": "ordered", "writers": "exclusive"}])
+def test_a_write_of_no_bytes_fails_as_natively(library, compile_c, tmp_path, options):
+    """The file system is asked: of a vector without bytes the kernel itself says that all is well."""
+    with disk("ext4", tmp_path / "disk") as point:
+        program = compile_c(NOTHING, "-D_GNU_SOURCE")
+        native = run_native([program, point / "native"], point)
+        if native.returncode == 2:
+            pytest.skip("no chattr +i here")
+        assert native.stdout == "write -1 EPERM\npwrite -1 EPERM\n"
+        run = run_preloaded(library, [program, point / "log"], point, **options)
+        assert (run.returncode, run.stdout) == (0, native.stdout), run.stderr
+        assert run.stats.writes > 0

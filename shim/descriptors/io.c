@@ -29,8 +29,11 @@
 #include <fcntl.h>
 
 /* The most bytes of one call.  Of a buffer the kernel checks the whole length before it cuts it to this, of a
- * vector with one element afterwards.  So a longer buffer is a vector with this count. */
+ * vector with one element afterwards.  And a vector without bytes does not reach the file system, which may
+ * refuse the write.  So a longer or an empty buffer is a vector with this count. */
 enum { CALL_MOST = 0x7ffff000, ONE_BUFFER = -1 };
+
+static int count_of(size_t n) { return n == 0 || n > CALL_MOST ? ONE_BUFFER : 1; }
 
 /* Sum of the lengths, or -1 if the kernel must judge the vector.  `ours`: the library made the vector. */
 static ssize_t vector_size(const struct iovec *iov, int count, bool ours)
@@ -729,7 +732,7 @@ long io_write_at(int fd, struct ofd *o, const void *buf, size_t n, off_t offset)
 {
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = n};
 
-	return write_vector(fd, o, &iov, n > CALL_MOST ? ONE_BUFFER : 1, offset, true);
+	return write_vector(fd, o, &iov, count_of(n), offset, true);
 }
 
 long io_writev_synced(int fd, struct ofd *o, const struct iovec *iov, int count, off_t offset)
@@ -947,7 +950,7 @@ long io_read_at(int fd, struct ofd *o, void *buf, size_t n, off_t offset)
 {
 	struct iovec iov = {.iov_base = buf, .iov_len = n};
 
-	return read_vector(fd, o, &iov, n > CALL_MOST ? ONE_BUFFER : 1, offset, true, 0);
+	return read_vector(fd, o, &iov, count_of(n), offset, true, 0);
 }
 
 static long seek_any(int fd, struct ofd *o, off_t offset, int whence)
