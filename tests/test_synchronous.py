@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tomllib
 
 import pytest
-from lib.disks import disk
+from lib.disks import disk, run_or_skip, unmount_at_last
 from lib.support import ROOT, preload_env, run_native, run_preloaded
 
 PROGRAM = r"""
@@ -148,3 +149,57 @@ def test_a_write_of_no_bytes_fails_as_natively(library, compile_c, tmp_path, opt
         run = run_preloaded(library, [program, point / "log"], point, **options)
         assert (run.returncode, run.stdout) == (0, native.stdout), run.stderr
         assert run.stats.writes > 0
+
+
+COMMANDS = r"""
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+/* writes that the kernel takes and ones that it refuses */
+int main(void)
+{
+	static const char *const said[] = {"10", "junk", "2000", "20", "5000", "30"};
+	char now[16];
+	int fd = open("/proc/self/oom_score_adj", O_RDWR);
+	for (int i = 0; i < 30; i++) {
+		ssize_t r = pwrite(fd, said[i % 6], strlen(said[i % 6]), 0);
+		ssize_t n = pread(fd, now, sizeof now - 1, 0);
+		printf("%zd %s %.*s", r, r < 0 ? strerrorname_np(errno) : "", (int)n, now);
+	}
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"sync": "ordered", "writers": "exclusive"}])
+def test_a_write_that_is_a_command(library, compile_c, tmp_path, options):
+    """Whatever the settings, the kernel is told at once, and its refusal is the program's."""
+    program = compile_c(COMMANDS, "-D_GNU_SOURCE")
+    native = run_native([program], tmp_path)
+    assert "-1 EINVAL" in native.stdout
+    settings = {"paths": "/**", "staging": tmp_path, "prealloc_mode": "off", **options}
+    run = run_preloaded(library, [program], tmp_path, **settings)
+    assert (run.returncode, run.stdout) == (0, native.stdout), run.stderr
+    assert run.stats.writes == 0
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ramfs"])
+def test_memory_without_a_limit(library, compile_c, tmp_path, kind):
+    """These file systems have no number of blocks either."""
+    point = tmp_path / "mounted"
+    point.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("needs root for mounting")
+    run_or_skip("mount", "-t", kind, *(["-o", "size=0"] if kind == "tmpfs" else []), kind, point)
+    try:
+        assert os.statvfs(point).f_blocks == 0
+        run = run_preloaded(
+            library, [compile_c(PROGRAM), point / "log"], point, staging=tmp_path, prealloc_mode="off"
+        )
+        assert run.returncode == 0, run.stderr
+        assert (point / "log").read_bytes() == b"0123456789\n" * 1000
+        assert run.stats.writes > 0
+    finally:
+        unmount_at_last(point)

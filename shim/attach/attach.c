@@ -342,6 +342,20 @@ static void ask_system(const struct file *f, int fd, bool young, struct statfs *
 	*system = last;
 }
 
+/*
+ * /proc, /sys, control groups and the like make up what their files have: each write is a command, which the
+ * kernel may refuse.  They have no blocks.  tmpfs without a limit says so, too, and so may a server, or an
+ * overlay of those.  (f_type is 0 where the call has failed.)
+ */
+static bool takes_commands(const struct statfs *system)
+{
+	enum { OVERLAY = 0x794c7630, EFIVARFS = 0xde5e81e4 /* its blocks are the firmware's */ };
+	uint32_t kind = (uint32_t)system->f_type;
+
+	return kind == (uint32_t)EFIVARFS ||
+	       (system->f_blocks == 0 && kind != 0 && kind != OVERLAY && sys_has_disk(kind));
+}
+
 static struct attributes attributes_of(int fd, const struct statfs *system)
 {
 	int flags = 0;
@@ -481,6 +495,8 @@ static enum bypass_reason try_attach(struct file *f, struct ofd *o)
 	if (has_standard_fd(f))
 		return BYPASS_STANDARD_FD;
 	ask_system(f, ofd_fd(o), young, &system);
+	if (takes_commands(&system))
+		return BYPASS_NO_PREALLOC;
 	attributes = attributes_of(ofd_fd(o), &system);
 	if (attributes.synchronous)
 		return BYPASS_SYNC;

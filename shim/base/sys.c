@@ -425,6 +425,20 @@ bool sys_copies_on_write(unsigned kind)
 	return false;
 }
 
+bool sys_has_disk(unsigned kind)
+{
+	static const unsigned kinds[] = {
+		0x01021994 /* tmpfs */, 0x858458f6 /* ramfs */, 0x6969 /* NFS */,
+		0x65735546 /* FUSE */,  0x01021997 /* 9p */,    0xff534d42 /* CIFS */,
+		0xfe534d42 /* SMB2 */,  0x00c36400 /* Ceph */,  0x5346414f /* AFS */,
+	};
+
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if (kind == kinds[i])
+			return false;
+	return true;
+}
+
 bool sys_still_linked(int fd)
 {
 	struct statx st;

@@ -199,6 +199,8 @@ void sys_futex_wake(uint32_t *word, int count);
 
 /* A file system of this statfs.f_type writes a changed page to a new place. */
 bool sys_copies_on_write(unsigned kind);
+/* One of this f_type has its files on a disk, as far as is known: not in memory, nor at a server. */
+bool sys_has_disk(unsigned kind);
 /* Reserves [from, to) and keeps the size of the file.  0 or -errno. */
 int sys_reserve(int fd, uint64_t from, uint64_t to);
 

@@ -14,24 +14,9 @@
 
 bool log_file_has_disk(int fd)
 {
-	enum { TMPFS = 0x01021994, RAMFS = 0x858458f6, NFS = 0x6969, FUSE = 0x65735546, V9FS = 0x01021997 };
-	enum { CIFS = 0xff534d42, SMB2 = 0xfe534d42, CEPH = 0x00c36400, AFS = 0x5346414f };
 	struct statfs st;
 
-	if (sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) < 0)
-		return false;
-	switch ((uint32_t)st.f_type) {
-	case TMPFS:
-	case (uint32_t)RAMFS:
-	case NFS:
-	case FUSE:
-	case V9FS:
-	case (uint32_t)CIFS:
-	case (uint32_t)SMB2:
-	case CEPH:
-	case AFS: return false;
-	default: return true;
-	}
+	return sys_raw(SYS_fstatfs, fd, (long)&st, 0, 0, 0, 0) == 0 && sys_has_disk((unsigned)st.f_type);
 }
 
 /* path[BUFFER_BYTES] */
