@@ -21,9 +21,9 @@ struct recover_args {
 static const char doc[] =
 	"Writes the staged bytes of dead programs to their files.  A PATH is an arena file, a staging "
 	"directory (.fastwrite), a directory that has one, or a file beside one.  Bytes for PATH in a "
-	"staging directory above it, or in one of the configuration in the environment, are named, and count as "
-	"a failure: recover that directory.  Directories below PATH are not searched.  Arenas of running programs are left alone.  It may be interrupted "
-	"and run again.\n"
+	"staging directory above it, or in one of the configuration in the environment, are named, and "
+	"count as a failure: recover that directory.  Directories below PATH are not searched.  Arenas of "
+	"running programs are left alone.  It may be interrupted and run again.\n"
 	"With --all, or with a configuration instead of a PATH, it looks at every place where programs may "
 	"have staged under that configuration.\n"
 	"\vThe result for each arena or file: live (in use, left alone), recovered, nothing (no byte was "
