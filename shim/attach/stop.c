@@ -347,22 +347,38 @@ bool attach_retire_dir(const char *dir)
 	return any;
 }
 
-static void visit_rest(struct file *f, void *ctx)
+/* Calls `act` with the lock of f held, if nothing is staged or at work there; or -1.  The lock is only tried.
+ */
+static int if_resting(struct file *f, int (*act)(struct file *f))
 {
 	uint32_t tid = lock_self();
+	int r = -1;
 
-	(void)ctx;
 	if (f->mode != FILE_ATTACHED || !lock_try(&f->lock, tid))
-		return;
+		return -1;
 	if (f->mode == FILE_ATTACHED && f->arena && !file_is_staged(f) && !atomic_load(&f->flush.busy) &&
 	    !f->needs_repair)
-		prealloc_rest(f);
+		r = act(f);
 	lock_drop_fast(&f->lock, tid);
+	return r;
+}
+
+static void visit_rest(struct file *f, void *ctx)
+{
+	int fd = if_resting(f, prealloc_rests);
+
+	(void)ctx;
+	if (fd < 0)
+		return;
+	/* (while somebody has frozen the file system, this waits without the lock) */
+	sys_wait_thawed(fd);
+	(void)if_resting(f, prealloc_rest);
 }
 
 void attach_retire_idle(void)
 {
 	file_for_each(visit_rest, NULL);
+	arenas_wait_thawed();
 	/* (the holder of the lock may wait for this thread to end) */
 	if (!arenas_try())
 		return;

@@ -8,6 +8,7 @@
 #include "base/thread.h"
 #include "files/family.h"
 #include "files/workers.h"
+#include "flush/fds.h"
 #include "flush/flush.h"
 #include "flush/ordered.h"
 #include "staging/stage.h"
@@ -39,11 +40,25 @@ static void flush_runs(struct file *f)
 	workers_kick(f);
 }
 
+/* A file system that somebody has frozen would keep this thread waiting below, and with it all threads that
+ * wait for the lock of f. */
+static void wait_thawed(struct file *f)
+{
+	struct file_guard g = file_lock(f);
+	int fd = f->mode == FILE_ATTACHED ? flush_program_fd(f) : -1;
+
+	file_unlock(f, g);
+	if (fd >= 0)
+		sys_wait_thawed(fd);
+}
+
 /* Flushes sealed blocks, or everything that is staged if the flush is due. */
 static void look_after(struct file *f)
 {
-	struct file_guard g = file_lock(f);
+	struct file_guard g;
 
+	wait_thawed(f);
+	g = file_lock(f);
 	if (!f->nested && file_flusher_died(f))
 		file_repair(f);
 	if (f->mode == FILE_ATTACHED && file_is_paged(f) &&

@@ -414,6 +414,8 @@ int sys_reserve(int fd, uint64_t from, uint64_t to)
 	return r;
 }
 
+void sys_wait_thawed(int fd) { sys_raw(SYS_pwrite64, fd, 0, 0, 0, 0, 0); }
+
 bool sys_copies_on_write(unsigned kind)
 {
 	static const unsigned kinds[] = {0x9123683e /* btrfs */, 0xca451a4e /* bcachefs */,

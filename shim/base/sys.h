@@ -201,6 +201,8 @@ void sys_futex_wake(uint32_t *word, int count);
 bool sys_copies_on_write(unsigned kind);
 /* One of this f_type has its files on a disk, as far as is known: not in memory, nor at a server. */
 bool sys_has_disk(unsigned kind);
+/* Waits while the file system of fd is frozen: a write of no bytes waits for that, and changes nothing. */
+void sys_wait_thawed(int fd);
 /* Reserves [from, to) and keeps the size of the file.  0 or -errno. */
 int sys_reserve(int fd, uint64_t from, uint64_t to);
 

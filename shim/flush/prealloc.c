@@ -369,17 +369,21 @@ void prealloc_leave(struct file *f)
 		f->space.no_trim = true;
 }
 
-void prealloc_rest(struct file *f)
+int prealloc_rests(struct file *f)
 {
-	int fd = flush_program_fd(f);
+	return f->space.end <= f->ksize || f->shared || visibility_is(f) ? -1 : flush_program_fd(f);
+}
 
-	if (f->space.end <= f->ksize || fd < 0 || f->shared || visibility_is(f))
-		return;
-	if (!flush_take_lease(f, fd))
-		return;
+int prealloc_rest(struct file *f)
+{
+	int fd = prealloc_rests(f);
+
+	if (fd < 0 || !flush_take_lease(f, fd))
+		return 0;
 	cut(f, fd, 0);
 	flush_drop_lease(f, fd);
 	forget(f);
+	return 0;
 }
 
 void prealloc_again(struct file *f, int fd)

@@ -3,6 +3,7 @@
 #include "hooks/hook.h"
 
 #include "attach/attach.h"
+#include "attach/stop.h"
 #include "base/sys.h"
 #include "base/user.h"
 #include "files/fdtable.h"
@@ -162,6 +163,14 @@ static long ioctl_others(int fd, unsigned long request, const void *arg)
 		by_name_drain_all();
 		return 0;
 	case 'X':
+		/* What the library does later by itself would wait for the thaw, with a lock that the
+		 * program needs before it comes to that.  So nothing is left to be done, and nothing more
+		 * staged. */
+		if (request == FIFREEZE) {
+			attach_refuse(BYPASS_IOCTL);
+			attach_retire_dir(NULL);
+			return 0;
+		}
 		if (_IOC_NR(request) == XFS_EXCHANGE)
 			by_name_detach_fd(fd_inside(arg, 0));
 		by_name_drain_all();
@@ -187,8 +196,12 @@ void hook_after_ioctl(int fd, unsigned long request, void *arg)
 
 int hook_before_ioctl(int fd, unsigned long request, const void *arg)
 {
-	long r = live_config ? ioctl_others(fd, request, arg) : 0;
+	long r;
 
+	/* whatever this needs may wait for the thaw */
+	if (request == FITHAW)
+		return 0;
+	r = live_config ? ioctl_others(fd, request, arg) : 0;
 	return r < 0 ? (int)r : by_name_detach_fd(fd);
 }
 

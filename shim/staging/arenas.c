@@ -333,6 +333,16 @@ void arenas_close_end(struct arena *a)
 	lock_drop(&file_family()->lock, LOCK_FAMILY);
 }
 
+void arenas_wait_thawed(void)
+{
+	for (uint32_t i = 0; i < arenas.count; i++) {
+		const struct arena *a = arenas.entries[i].arena;
+
+		if (a && a->entries_used == 0)
+			sys_wait_thawed(arenas.entries[i].fd);
+	}
+}
+
 struct arena *arenas_for(struct file *f, const char *path, bool *busy, bool *later)
 {
 	bool refused = false;

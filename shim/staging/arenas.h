@@ -51,6 +51,9 @@ struct arena *arenas_at(uint32_t i);
 struct arena *arenas_close_begin(uint32_t i);
 void arenas_close_end(struct arena *a);
 
+/* No lock held.  Waits while the file system of an arena that could be removed is frozen. */
+void arenas_wait_thawed(void);
+
 /* No lock held.  Arenas that could not be made are tried again. */
 void arenas_forget_refused(void);
 
