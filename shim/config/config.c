@@ -265,6 +265,7 @@ int config_load(struct config *c, char *const *env)
 	/* c->rules stays as it is: clearing it would touch every page of a large structure */
 	c->rule_count = 0;
 	c->text_used = 0;
+	c->no_proc = false;
 	c->stats = STATS_NONE;
 	c->stats_json = false;
 	c->stats_file[0] = '\0';
