@@ -900,6 +900,17 @@ def test_what_others_did_in_a_boot_between_stays(aged_journal, fastwrite, place,
     assert b"a" * 1000 in log.read_bytes()
 
 
+def test_what_others_did_soon_after_the_last_sync_stays(aged_journal, fastwrite, place, tmp_path):
+    """The program was killed, another one wrote the file 20 seconds after its last sync, and then power was lost."""
+    log = place / "log"
+    aged_journal(seconds=120)
+    lose(log, b"newer" * 1000)
+    os.utime(log, (time.time() - 100,) * 2)
+    done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert log.read_bytes() == b"newer" * 1000
+    assert (done.returncode, "put aside" in done.stdout) == (1, True), done.stdout + done.stderr
+
+
 OLD = 86400  # seconds: a backup of yesterday
 
 

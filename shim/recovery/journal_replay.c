@@ -142,9 +142,6 @@ static void note_aside(struct journal_scan *s)
 
 /* The kernel's clock for the times of files ticks. */
 enum { LATE_NS = 2000000 };
-/* A second after its last sync the file itself is synced (flush/journaled.h), and its entries are void,
- * unless the device is very slow.  A boot between takes about as long. */
-static const int64_t idle_ns = 60000000000;
 
 /* A recovery that was killed, or failed for other files, has changed it. */
 static bool is_of_recovery(int64_t changed, int64_t begun_ns, int64_t again_ns)
@@ -167,10 +164,20 @@ static bool is_of_this_boot(const struct journal_scan *s, int64_t changed)
 	return changed >= s->boot_ns && (changed <= sys_wall_fine_ns() || !s->written_ns);
 }
 
-/* The program may have made this change while it could write to the journal. */
-static bool is_of_program(const struct journal_scan *s, const struct entry_file *file, int64_t changed)
+/* The program may have made this change, `late_ns` after it had last written to the journal. */
+static bool is_of_program(const struct journal_scan *s, const struct entry_file *file, int64_t changed,
+                          int64_t late_ns)
 {
-	return changed <= s->written_ns + LATE_NS || changed <= file->late_ns;
+	return changed <= s->written_ns + late_ns || changed <= file->late_ns;
+}
+
+/*
+ * A second after its last sync the file itself is synced (flush/journaled.h), and its entries are void,
+ * unless the device is very slow.  (A boot between takes longer.)
+ */
+static int64_t idle_ns(const struct journal_scan *s)
+{
+	return s->header.version < JOURNAL_VERSION ? 60000000000 : JOURNAL_LATE_NS;
 }
 
 static void identity_of_name(const struct entry_file *file, struct identity *out)
@@ -204,9 +211,10 @@ static bool may_be_older(const struct journal_scan *s, const struct entry_file *
 	    is_of_recovery(changed, s->replayed.begun_ns, s->replayed.again_ns))
 		return false;
 	if (s->where == ORIGIN_OTHER)
-		return is_of_this_boot(s, changed) || (s->written_ns && changed > s->written_ns + idle_ns &&
-		                                       !is_of_recovery_before(s, changed));
-	return s->replayed.lost ? !is_of_program(s, file, changed) : changed >= file->first_ns;
+		return is_of_this_boot(s, changed) ||
+		       (s->written_ns && !is_of_program(s, file, changed, idle_ns(s)) &&
+		        !is_of_recovery_before(s, changed));
+	return s->replayed.lost ? !is_of_program(s, file, changed, LATE_NS) : changed >= file->first_ns;
 }
 
 /* The arena beside the journal may have files of other file systems, too. */
