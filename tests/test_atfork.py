@@ -146,6 +146,79 @@ int main(int argc, char **argv)
 )
 
 
+# As some allocators do it: nobody allocates from the first handler on.
+ALLOCATOR = r"""
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stddef.h>
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+extern void __libc_free(void *);
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+#define LOCKED(type, call) \
+	{ \
+		pthread_mutex_lock(&mutex); \
+		type r = call; \
+		pthread_mutex_unlock(&mutex); \
+		return r; \
+	}
+void *malloc(size_t n) LOCKED(void *, __libc_malloc(n))
+void *calloc(size_t n, size_t each) LOCKED(void *, __libc_calloc(n, each))
+void *realloc(void *p, size_t n) LOCKED(void *, __libc_realloc(p, n))
+void free(void *p) LOCKED(int, (__libc_free(p), 0))
+static void prepare(void) { pthread_mutex_lock(&mutex); }
+static void after(void) { pthread_mutex_unlock(&mutex); }
+__attribute__((constructor)) static void start(void) { pthread_atfork(prepare, after, after); }
+"""
+
+# The library's threads have ended by the second fork.
+FORKS_LATE = r"""
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int fd;
+static void many(int n)
+{
+	for (int i = 0; i < n; i++)
+		if (write(fd, "0123456789\n", 11) != 11)
+			abort();
+}
+static void *beside(void *path)
+{
+	for (int i = 0; i < 300; i++) {
+		int other = open(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
+		for (int n = 0; n < 10; n++)
+			if (write(other, "beside\n", 7) != 7)
+				abort();
+		close(other);
+		free(malloc(100));
+	}
+	return NULL;
+}
+int main(int argc, char **argv)
+{
+	pthread_t thread;
+	alarm(60);
+	fd = open(argv[1], O_RDWR | O_CREAT | O_TRUNC, 0644);
+	pthread_create(&thread, NULL, beside, argv[2]);
+	for (int i = 0; i < 20; i++) {
+		many(100);
+		if (i == 10)
+			usleep(2500000);
+		if (fork() == 0) {
+			free(malloc(100));
+			many(1);
+			_exit(0);
+		}
+		wait(NULL);
+	}
+	pthread_join(thread, NULL);
+	return 0;
+}
+"""
+
+
 @pytest.fixture
 def place():
     with disk_dir() as path:
@@ -181,3 +254,21 @@ def test_a_handler_may_wait_for_a_mutex_of_the_program(library, program, place, 
     mine = run_preloaded(library, [program(PREPARE_LOCKS), place / "mine", kind], place)
     assert mine.returncode == 0, f"status {mine.returncode}: {mine.stderr}"
     assert (place / "mine").read_bytes() == b"".join(b"line %d\n" % i for i in range(3000))
+
+
+@pytest.mark.parametrize("sync", ["fdatasync", "journal", "ordered"])
+def test_nothing_is_allocated_while_an_allocator_is_locked(library, compile_c, place, sync):
+    allocator = compile_c(ALLOCATOR, "-shared", "-fPIC", "-Wno-implicit-function-declaration")
+    program = compile_c(FORKS_LATE, "-pthread", "-Wl,--no-as-needed", str(allocator))
+    mine = run_preloaded(
+        library,
+        [program, place / "a", place / "b"],
+        place,
+        paths=f"{place}/*",
+        sync=sync,
+        adapt="off",
+        lag_ms=100,
+    )
+    assert mine.returncode == 0, f"status {mine.returncode}: {mine.stderr}"
+    assert (place / "a").read_bytes() == b"0123456789\n" * 2020
+    assert (place / "b").read_bytes() == b"beside\n" * 3000

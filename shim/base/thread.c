@@ -35,6 +35,19 @@ unsigned thread_of_program_count(void)
 	return st.stx_nlink - 2 - ours;
 }
 
+static PROCESS_DATA _Atomic unsigned making; /* in thread_make */
+static PROCESS_DATA _Atomic unsigned holds;
+
+PROCESS_CODE void thread_hold(void)
+{
+	holds++;
+	while (making)
+		sys_nap(50000);
+}
+
+PROCESS_CODE void thread_unhold(void) { holds--; }
+PROCESS_CODE void thread_unhold_child(void) { holds = making = 0; }
+
 PROCESS_CODE void thread_after_fork(void) { running = begun = 0; }
 
 static void *thread_main(void *run)
@@ -71,12 +84,16 @@ int thread_make(void *(*run)(void *))
 	size_t stack = STACK_BYTES + (least > 0 ? (size_t)least : PTHREAD_STACK_MIN);
 	int r;
 
-	if (handler_runs())
+	making++;
+	if (handler_runs() || holds) {
+		making--;
 		return -EDEADLK;
+	}
 	/* the program's thread-local variables take part of the stack; the C library does not say how much */
 	for (r = make_with(stack, run); r == EINVAL && stack < STACK_MOST && !sys_children_go_elsewhere();
 	     stack *= 2)
 		r = make_with(2 * stack, run);
+	making--;
 	return -r;
 }
 

@@ -28,8 +28,14 @@ bool thread_is_only(void);
 /* The program makes one of which the C library does not know. */
 void thread_unseen(void);
 /* Starts a detached thread with a small stack.  Called with all signals blocked.  0 or -errno; -EDEADLK in a
- * signal handler, where no thread may be started (base/handler.h). */
+ * signal handler, where no thread may be started (base/handler.h), and within thread_hold. */
 int thread_make(void *(*run)(void *));
+/* From now on no thread is started, and none is just being started: that takes memory from the program's
+ * allocator.  Such calls may be made by several threads. */
+void thread_hold(void);
+void thread_unhold(void);
+/* The same in the child of a fork. */
+void thread_unhold_child(void);
 /* How many such threads run in this process. */
 unsigned thread_count(void);
 /* How many threads of the program there are, or one more while one of ours begins or ends; 0: unknown.  The

@@ -198,7 +198,7 @@ static bool forks_watched;
  * Our handlers are the oldest of all, also where a library registers its own in a constructor that runs
  * before ours.  So theirs run while the files are managed, and wait for nothing that we hold.
  */
-int hook_watch_forks(void)
+static int watch_forks(void)
 {
 	if (!forks_watched)
 		forks_watched = real.__register_atfork(process_fork_prepare, process_fork_parent,
@@ -206,11 +206,21 @@ int hook_watch_forks(void)
 	return forks_watched ? 0 : ENOMEM;
 }
 
+/* An allocator has registered its handlers by now: these come around them. */
+int hook_watch_forks(void)
+{
+	int r = watch_forks();
+
+	return r ? r
+	         : real.__register_atfork(process_fork_soon, process_fork_over, process_fork_over_child,
+	                                  __dso_handle);
+}
+
 /* Behind pthread_atfork; in no header. */
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner);
 EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner)
 {
-	int r = hook_watch_forks();
+	int r = watch_forks();
 
 	return r ? r : real.__register_atfork(prepare, parent, child, owner);
 }
@@ -236,6 +246,13 @@ EXPORT int prctl(int option, ...)
 	return real.prctl(option, a[0], a[1], a[2], a[3]);
 }
 
+/* In the child of a fork without the handlers of others.  (Another thread may have been in its own fork.) */
+static void child_of_fork(void)
+{
+	process_fork_child();
+	process_fork_over_child();
+}
+
 /* fork without the handlers of pthread_atfork */
 EXPORT pid_t _Fork(void)
 {
@@ -244,7 +261,7 @@ EXPORT pid_t _Fork(void)
 	process_fork_prepare();
 	pid = real._Fork();
 	if (pid == 0)
-		process_fork_child();
+		child_of_fork();
 	else
 		process_fork_parent();
 	return pid;
@@ -285,7 +302,7 @@ static int clone_main(void *arg)
 	int r;
 
 	switch (s->kind) {
-	case CLONE_LIKE_FORK: process_fork_child(); break;
+	case CLONE_LIKE_FORK: child_of_fork(); break;
 	case CLONE_APART: process_part_child(); break;
 	default: child_vfork_child(&s->state);
 	}

@@ -59,7 +59,7 @@ void hook_by_handle_prepare(struct fd_open *op, int mountfd, const struct file_h
 void hook_openat2_prepare(struct fd_open *op, int dirfd, const char *path, const void *how, size_t size);
 /* Before prctl.  `filter`: its third argument. */
 void hook_before_prctl(long option, long mode, long filter);
-/* Registers the handlers of a fork, once.  0 or ENOMEM. */
+/* For the constructor: registers the handlers of a fork.  0 or ENOMEM. */
 int hook_watch_forks(void);
 struct iocb;
 /* How many to submit, or the -errno of the first.  (The kernel, too, submits those before one that fails.) */
