@@ -82,7 +82,8 @@ static const char *const reason_texts[BYPASS_COUNT] = {
 	[BYPASS_SYSCALL] = "the program reads or writes it by syscall()",
 	[BYPASS_REPLACED] = "it replaced a descriptor through which another thread may be writing",
 	[BYPASS_SET_ID] = "each write takes its set-user-ID or set-group-ID bit or its capabilities",
-	[BYPASS_SECCOMP] = "the process has a seccomp filter, which may refuse what the library calls",
+	[BYPASS_SECCOMP] =
+		"the process has asked for a seccomp filter, which may refuse what the library calls",
 };
 
 const char *bypass_reason_text(enum bypass_reason reason)

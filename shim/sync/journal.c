@@ -480,7 +480,7 @@ PROCESS_CODE void journal_bury(struct arena *a, const struct family_set *dead)
 	drop(j);
 }
 
-int journal_wait(struct arena *a, uint64_t ticket)
+static int wait_until(struct arena *a, uint64_t ticket, uint64_t until_ns)
 {
 	enum { NAPS_MAX = 10000 }; /* as a recovery waits for another one */
 	struct journal *j = &a->journal;
@@ -497,6 +497,10 @@ int journal_wait(struct arena *a, uint64_t ticket)
 			break;
 		}
 		if (leader && !family_member_died(j->leader_member)) {
+			if (sys_now_ns() >= until_ns) {
+				drop(j);
+				return -EIO;
+			}
 			seen = atomic_load(&j->events[ticket & 1]);
 			atomic_fetch_add(&j->waiters, 1);
 			drop(j);
@@ -524,6 +528,15 @@ int journal_wait(struct arena *a, uint64_t ticket)
 		wake_waiters(j, atomic_load(&j->durable));
 	}
 	return atomic_load(&j->durable) >= ticket ? 0 : -EIO;
+}
+
+int journal_wait(struct arena *a, uint64_t ticket) { return wait_until(a, ticket, UINT64_MAX); }
+
+int journal_wait_shortly(struct arena *a, uint64_t ticket)
+{
+	enum { SHORTLY_NS = 200000000 };
+
+	return wait_until(a, ticket, sys_now_ns() + SHORTLY_NS);
 }
 
 /* ---- halves ---- */

@@ -58,6 +58,8 @@ void journal_unhold(const struct arena *a);
 
 /* Waits until batch `ticket` is durable.  0, or -EIO if it may not be. */
 int journal_wait(struct arena *a, uint64_t ticket);
+/* The same, but the thread that writes may be slow, or stopped: waits for it 0.3 s at most. */
+int journal_wait_shortly(struct arena *a, uint64_t ticket);
 /* True if some thread waits now. */
 static inline bool journal_is_awaited(const struct arena *a) { return atomic_load(&a->journal.waiters) > 0; }
 

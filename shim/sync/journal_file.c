@@ -247,18 +247,21 @@ void journal_file_announce(struct file *f)
 	int64_t left = f->journal.late_ns - sys_wall_fine_ns();
 	uint64_t ticket;
 	uint8_t *at;
+	int r;
 
 	/* (the clock may have been set) */
 	if (f->nested || (left > JOURNAL_LATE_NS / 2 && left <= JOURNAL_LATE_NS))
 		return;
 	signals_harden();
-	/* Without room, or after a failure of the journal: a recovery after a power loss may put aside what
-	 * was synced. */
-	if (reserve(a, sizeof(struct journal_entry), true, &at) < 0)
+	/* If it cannot be said, or not soon: a recovery after a power loss may put aside what was synced. */
+	r = journal_reserve(a, sizeof(struct journal_entry), true, &at, &ticket);
+	if (r == -EAGAIN && journal_wait_shortly(a, ticket) == 0)
+		r = journal_reserve(a, sizeof(struct journal_entry), true, &at, &ticket);
+	if (r < 0)
 		return;
 	put_late(f, at);
 	ticket = journal_commit(a, sizeof(struct journal_entry));
-	if (journal_wait(a, ticket) < 0)
+	if (journal_wait_shortly(a, ticket) < 0)
 		f->journal.late_ns = 0;
 }
 
