@@ -1021,6 +1021,50 @@ def test_what_a_recovery_did_in_a_boot_between_is_no_change_of_others(
     assert step > 3, "no steps"
 
 
+FAILS_FOR_ONE = """
+sleep 0.1
+"$1" recover "$2" >&2
+chattr -i "$3"
+sleep 0.1
+printf newer > "$3"
+"$1" recover "$2" >&2
+cat "$3"
+"""
+
+
+def test_what_others_did_right_after_a_recovery_that_failed_stays(steps, fastwrite, place, tmp_path):
+    """It has changed one file, not the other, and is over."""
+    one = steps(writers="exclusive")
+    files = [place / "b", place / "c"]
+    for fd, path in enumerate(files, 20):
+        one.open(fd, path.name)
+    one.until_journal(20)
+    for byte in "xyz":
+        for fd, _ in enumerate(files, 20):
+            one.write(fd, byte, 1000)
+            one.sync(fd)
+    path = one.journal()
+    one.kill()
+    leave_alone(path, of_no_inode(path.read_bytes()))
+    for file in files:
+        lose(file, b"?")
+    if subprocess.run(["chattr", "+i", files[1]], capture_output=True, check=False).returncode:
+        pytest.skip("no chattr +i here")
+    argv = ["sh", "-c", FAILS_FOR_ONE, "sh", fastwrite, place, files[1]]
+    try:
+        done = subprocess.run(
+            [sys.executable, REBOOTED, tmp_path / "boot_id", *argv],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        subprocess.run(["chattr", "-i", files[1]], check=True)
+    assert (done.returncode, done.stdout) == (0, "newer"), done.stderr
+    assert files[0].read_bytes().endswith(b"z" * 1000), done.stderr
+
+
 FAILS_AGAIN_AND_AGAIN = """
 "$1" recover "$2" >&2
 sleep 1.5

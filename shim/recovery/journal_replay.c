@@ -100,10 +100,21 @@ static void note_replay(struct journal_scan *s)
 	}
 	p->boot_ns = s->boot_ns;
 	p->again_ns = now;
+	s->changes = true;
 	put_note(s);
 	/* (the recovery after a power loss takes no change of this one for that of another program) */
 	(void)sys.fdatasync(s->fd);
 	kill_step();
+}
+
+/* The recovery is over, and the journal stays: what is written from now on is not ours. */
+static void note_end(struct journal_scan *s)
+{
+	if (!s->changes)
+		return;
+	s->replayed.again_ns = sys_wall_ns() - JOURNAL_REPLAY_SLACK_NS;
+	put_note(s);
+	(void)sys.fdatasync(s->fd);
 }
 
 static bool was_aside(const struct journal_replay *p, const struct entry_file *file)
@@ -477,6 +488,8 @@ int journal_replay_all(struct journal_scan *s, bool replay)
 		s->told = true;
 		r = finish_files(s, replay);
 	}
+	if (r < 0 || s->keeps)
+		note_end(s);
 	files_close_all(s);
 	return r;
 }

@@ -47,7 +47,8 @@ struct journal_scan {
 	struct recover_place place;
 	enum origin_verdict where;
 	bool in_aside;
-	bool keeps; /* some entries stay in the journal, to be put aside */
+	bool keeps;   /* some entries stay in the journal, to be put aside */
+	bool changes; /* this recovery has changed files */
 	struct journal_header header;
 	uint8_t *batch;                 /* JOURNAL_BATCH_MAX */
 	struct journal_chain chains[2]; /* the older half first */
