@@ -216,6 +216,7 @@ int hook_watch_forks(void)
 	                                  __dso_handle);
 }
 
+#ifndef __SANITIZE_THREAD__ /* its run time calls this before any code that it checks can run */
 /* Behind pthread_atfork; in no header. */
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner);
 EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner)
@@ -224,6 +225,7 @@ EXPORT int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 
 	return r ? r : real.__register_atfork(prepare, parent, child, owner);
 }
+#endif
 
 /* (A probe of the kernel has no filter.) */
 void hook_before_prctl(long option, long mode, long filter)

@@ -335,12 +335,17 @@ void arenas_close_end(struct arena *a)
 
 void arenas_wait_thawed(void)
 {
-	for (uint32_t i = 0; i < arenas.count; i++) {
-		const struct arena *a = arenas.entries[i].arena;
+	int fds[ARENAS_MAX];
+	uint32_t n = 0;
 
-		if (a && a->entries_used == 0)
-			sys_wait_thawed(arenas.entries[i].fd);
-	}
+	if (!arenas_try())
+		return;
+	for (uint32_t i = 0; i < arenas.count; i++)
+		if (arenas.entries[i].arena && arenas.entries[i].arena->entries_used == 0)
+			fds[n++] = arenas.entries[i].fd;
+	arenas_unlock_tried();
+	for (uint32_t i = 0; i < n; i++)
+		sys_wait_thawed(fds[i]);
 }
 
 struct arena *arenas_for(struct file *f, const char *path, bool *busy, bool *later)
