@@ -54,7 +54,7 @@ FORBIDS = r"""
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-/* forbids ERROR PATH: as a sandbox, then writes 2000 lines of 100 bytes */
+/* forbids ERROR PATH: as a sandbox, then starts itself anew and writes 2000 lines of 100 bytes */
 int main(int argc, char **argv)
 {
 	struct sock_filter code[] = {
@@ -66,9 +66,13 @@ int main(int argc, char **argv)
 	struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
 	char line[100];
 	int fd;
-	(void)argc;
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-		return 2;
+	if (argc == 3) {
+		if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+		    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+			return 2;
+		execl("/proc/self/exe", argv[0], argv[1], argv[2], "again", (char *)NULL);
+		return 4;
+	}
 	memset(line, '.', sizeof line);
 	fd = open(argv[2], O_WRONLY | O_CREAT, 0600);
 	for (int i = 0; i < 2000; i++)

@@ -598,6 +598,36 @@ static void read_after_the_writer(void **state)
 	OK(unlink("b"));
 }
 
+static int handled = -1; /* a descriptor that the handlers write to */
+
+static void handle(void)
+{
+	if (handled >= 0)
+		assert_int_equal(write(handled, "h", 1), 1);
+}
+
+/* The handlers of the program write to the file: once before the fork, once on each side. */
+static void handlers_write(void **state)
+{
+	struct stat st;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pthread_atfork(handle, handle, handle), 0);
+	handled = open_staged("a", O_APPEND);
+	assert_int_equal(fstat(handled, &st), 0);
+	pid = fork();
+	if (pid == 0)
+		_exit(0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	off_t before = st.st_size;
+	assert_int_equal(fstat(handled, &st), 0);
+	assert_int_equal(st.st_size - before, 3);
+	assert_int_equal(close(handled), 0);
+	handled = -1;
+	OK(unlink("a"));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -614,6 +644,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(close_among_forks),
 		cmocka_unit_test(cut_by_the_parent),
 		cmocka_unit_test(read_after_the_writer),
+		cmocka_unit_test(handlers_write),
 	};
 
 	if (argc == 5 && strcmp(argv[1], "check") == 0)
