@@ -1021,19 +1021,9 @@ def test_what_a_recovery_did_in_a_boot_between_is_no_change_of_others(
     assert step > 3, "no steps"
 
 
-FAILS_FOR_ONE = """
-sleep 0.1
-"$1" recover "$2" >&2
-chattr -i "$3"
-sleep 0.1
-printf newer > "$3"
-"$1" recover "$2" >&2
-cat "$3"
-"""
-
-
-def test_what_others_did_right_after_a_recovery_that_failed_stays(steps, fastwrite, place, tmp_path):
-    """It has changed one file, not the other, and is over."""
+def recovered_while_one_is_kept(steps, fastwrite, place, tmp_path, flag, kept, script):
+    """Two files whose synced bytes only the journal has, in the next boot, while those with the numbers `kept` have the
+    attribute `flag`.  The script gets the command, the place and the last of `kept`; the files, and what it said."""
     one = steps(writers="exclusive")
     files = [place / "b", place / "c"]
     for fd, path in enumerate(files, 20):
@@ -1048,19 +1038,42 @@ def test_what_others_did_right_after_a_recovery_that_failed_stays(steps, fastwri
     leave_alone(path, of_no_inode(path.read_bytes()))
     for file in files:
         lose(file, b"?")
-    if subprocess.run(["chattr", "+i", files[1]], capture_output=True, check=False).returncode:
-        pytest.skip("no chattr +i here")
-    argv = ["sh", "-c", FAILS_FOR_ONE, "sh", fastwrite, place, files[1]]
+    held = [files[i] for i in kept]
+    if subprocess.run(["chattr", f"+{flag}", *held], capture_output=True, check=False).returncode:
+        pytest.skip(f"no chattr +{flag} here")
+    argv = [
+        sys.executable,
+        REBOOTED,
+        tmp_path / "boot_id",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        fastwrite,
+        place,
+        held[-1],
+    ]
     try:
-        done = subprocess.run(
-            [sys.executable, REBOOTED, tmp_path / "boot_id", *argv],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     finally:
-        subprocess.run(["chattr", "-i", files[1]], check=True)
+        subprocess.run(["chattr", f"-{flag}", *held], check=True)
+    return files, done
+
+
+FAILS_FOR_ONE = """
+sleep 0.1
+"$1" recover "$2" >&2
+chattr -i "$3"
+sleep 0.1
+printf newer > "$3"
+"$1" recover "$2" >&2
+cat "$3"
+"""
+
+
+def test_what_others_did_right_after_a_recovery_that_failed_stays(steps, fastwrite, place, tmp_path):
+    """It has changed one file, not the other, and is over."""
+    files, done = recovered_while_one_is_kept(steps, fastwrite, place, tmp_path, "i", [1], FAILS_FOR_ONE)
     assert (done.returncode, done.stdout) == (0, "newer"), done.stderr
     assert files[0].read_bytes().endswith(b"z" * 1000), done.stderr
 
@@ -1079,29 +1092,9 @@ cat "$3"
 
 def test_what_is_put_aside_stays_so_while_another_file_fails(steps, fastwrite, place, tmp_path):
     """The time of a file that others have written lies between those of two recoveries, which fail for another one."""
-    one = steps(writers="exclusive")
-    files = [place / "b", place / "c"]
-    for fd, path in enumerate(files, 20):
-        one.open(fd, path.name)
-    one.until_journal(20)
-    for byte in "xyz":
-        for fd, _ in enumerate(files, 20):
-            one.write(fd, byte, 1000)
-            one.sync(fd)
-    path = one.journal()
-    one.kill()
-    journal = of_no_inode(path.read_bytes())
-    leave_alone(path, journal)
-    for file in files:
-        lose(file, b"?")
-    if subprocess.run(["chattr", "+a", *files], capture_output=True, check=False).returncode:
-        pytest.skip("no chattr +a here")
-    try:
-        argv = ["sh", "-c", FAILS_AGAIN_AND_AGAIN, "sh", fastwrite, place, files[0]]
-        argv = [sys.executable, str(REBOOTED), str(tmp_path / "boot_id"), *argv]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    finally:
-        subprocess.run(["chattr", "-a", *files], check=True)
+    _, done = recovered_while_one_is_kept(
+        steps, fastwrite, place, tmp_path, "a", [1, 0], FAILS_AGAIN_AND_AGAIN
+    )
     assert done.stdout == "newernewer", done.stderr
     assert done.stderr.count("1 put aside, 1 failed") == 2, done.stderr
 

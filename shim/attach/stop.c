@@ -347,32 +347,36 @@ bool attach_retire_dir(const char *dir)
 	return any;
 }
 
-/* Calls `act` with the lock of f held, if nothing is staged or at work there; or -1.  The lock is only tried.
- */
-static int if_resting(struct file *f, int (*act)(struct file *f))
+/* Takes the lock of f, if that is free and nothing is staged or at work there. */
+static bool hold_resting(struct file *f, uint32_t tid)
 {
-	uint32_t tid = lock_self();
-	int r = -1;
-
 	if (f->mode != FILE_ATTACHED || !lock_try(&f->lock, tid))
-		return -1;
+		return false;
 	if (f->mode == FILE_ATTACHED && f->arena && !file_is_staged(f) && !atomic_load(&f->flush.busy) &&
 	    !f->needs_repair)
-		r = act(f);
+		return true;
 	lock_drop_fast(&f->lock, tid);
-	return r;
+	return false;
 }
 
 static void visit_rest(struct file *f, void *ctx)
 {
-	int fd = if_resting(f, prealloc_rests);
+	uint32_t tid = lock_self();
+	int fd;
 
 	(void)ctx;
+	if (!hold_resting(f, tid))
+		return;
+	fd = prealloc_rests(f);
+	lock_drop_fast(&f->lock, tid);
 	if (fd < 0)
 		return;
 	/* (while somebody has frozen the file system, this waits without the lock) */
 	sys_wait_thawed(fd);
-	(void)if_resting(f, prealloc_rest);
+	if (!hold_resting(f, tid))
+		return;
+	prealloc_rest(f);
+	lock_drop_fast(&f->lock, tid);
 }
 
 void attach_retire_idle(void)

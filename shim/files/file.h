@@ -284,8 +284,7 @@ struct file {
 		/* all entries, if no more were put since; ticket 0 = none */
 		uint64_t void_puts, void_ticket;
 		int failed;      /* -errno, see journal_file_failed; 0 = none */
-		int64_t late_ns; /* until then its journal says that it changes (JOURNAL_LATE); 0 = it does
-		                    not */
+		int64_t late_ns; /* of its JOURNAL_LATE entry that holds; 0 = none */
 	} journal;
 
 	/* sync/journal_policy.h */

@@ -374,16 +374,15 @@ int prealloc_rests(struct file *f)
 	return f->space.end <= f->ksize || f->shared || visibility_is(f) ? -1 : flush_program_fd(f);
 }
 
-int prealloc_rest(struct file *f)
+void prealloc_rest(struct file *f)
 {
 	int fd = prealloc_rests(f);
 
 	if (fd < 0 || !flush_take_lease(f, fd))
-		return 0;
+		return;
 	cut(f, fd, 0);
 	flush_drop_lease(f, fd);
 	forget(f);
-	return 0;
 }
 
 void prealloc_again(struct file *f, int fd)

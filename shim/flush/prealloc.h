@@ -39,8 +39,8 @@ void prealloc_leave(struct file *f);
 /* A descriptor of f if it has space that prealloc_rest could give back, or -1. */
 int prealloc_rests(struct file *f);
 /* prealloc_trim in a worker thread, for a file that stays attached and was not written for a while.  If it
- * fails it is tried again later.  0. */
-int prealloc_rest(struct file *f);
+ * fails it is tried again later. */
+void prealloc_rest(struct file *f);
 
 /* Other processes had the file open, and no longer have.  They may have cut off the reservation: renews or
  * forgets it. */

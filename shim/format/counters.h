@@ -57,7 +57,7 @@ enum bypass_reason {
 	BYPASS_SYSCALL,   /* it is read or written by syscall() */
 	BYPASS_REPLACED,  /* it replaced a descriptor through which another thread may be writing */
 	BYPASS_SET_ID,    /* a write takes its set-id bits or capabilities */
-	BYPASS_SECCOMP,   /* the process has a filter that may refuse the library's calls */
+	BYPASS_SECCOMP,   /* the process has asked for a filter that may refuse the library's calls */
 	BYPASS_COUNT
 };
 const char *bypass_reason_name(enum bypass_reason reason);

@@ -212,7 +212,7 @@ int hook_watch_forks(void)
 	int r = watch_forks();
 
 	return r ? r
-	         : real.__register_atfork(process_fork_soon, process_fork_over, process_fork_over_child,
+	         : real.__register_atfork(process_fork_soon, thread_unhold, thread_unhold_child,
 	                                  __dso_handle);
 }
 
@@ -252,7 +252,7 @@ EXPORT int prctl(int option, ...)
 static void child_of_fork(void)
 {
 	process_fork_child();
-	process_fork_over_child();
+	thread_unhold_child();
 }
 
 /* fork without the handlers of pthread_atfork */

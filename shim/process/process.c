@@ -53,6 +53,7 @@ static void visit_fork(struct file *f, void *ctx)
 }
 
 struct before {
+	bool any;
 	bool paused; /* no file is attached meanwhile */
 };
 
@@ -72,6 +73,7 @@ static void visit_before(struct file *f, void *ctx)
 	struct before *b = ctx;
 
 	file_lock_again(f); /* signals are blocked */
+	b->any = true;
 	if (f->refs && file_is_ordered(f))
 		drain_ordered(f, b->paused);
 	if (f->refs && visibility_is(f))
@@ -132,14 +134,11 @@ void process_fork_soon(void)
 	thread_hold();
 }
 
-void process_fork_over(void) { thread_unhold(); }
-PROCESS_CODE void process_fork_over_child(void) { thread_unhold_child(); }
-
 /* `managed`: the child is to be managed, too. */
 static void fork_prepare(bool managed)
 {
 	sys_sigset signals;
-	struct before before = {.paused = false};
+	struct before before = {.any = false};
 	bool member, interrupted;
 
 	if (!live_config)
@@ -154,6 +153,8 @@ static void fork_prepare(bool managed)
 	unresolved_resolve_all();
 	fd_fork_prepare();
 	file_for_each(visit_before, &before);
+	if (before.any)
+		workers_start(); /* (process_fork_soon has done it, if it was called) */
 	attach_pause();
 	/* once more, for files that another thread attached meanwhile.  A file that it opens from now on is
 	 * not staged before the fork; afterwards it is seen to be shared. */

@@ -16,13 +16,9 @@ struct process_fork {
 	bool interrupted; /* a signal handler forked during a write, which continues in parent and child */
 	bool alone;       /* no other thread runs */
 };
-/*
- * Around the fork handlers of others, and around fork: an allocator's handlers lock it.  So no thread is
- * started from now on until the fork is over.
- */
+/* Before the fork handlers of others, which may lock an allocator: no thread is started from now on until
+ * thread_unhold, or in the child thread_unhold_child. */
 void process_fork_soon(void);
-void process_fork_over(void);
-void process_fork_over_child(void);
 /* Around fork.  Parent and child go on staging the files that are open now (files/family.h).  If they
  * cannot share them, both bypass these files and stage only files opened later. */
 void process_fork_prepare(void);
