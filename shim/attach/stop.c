@@ -167,7 +167,7 @@ PROCESS_CODE static void visit_stop(struct file *f, void *ctx)
 	file_unlock(f, g);
 }
 
-PROCESS_CODE void attach_stop_all(enum bypass_reason why)
+PROCESS_CODE bool attach_stop_all(enum bypass_reason why)
 {
 	struct stop s = {.why = why};
 	sys_sigset signals;
@@ -177,7 +177,7 @@ PROCESS_CODE void attach_stop_all(enum bypass_reason why)
 	if (why == BYPASS_EXIT)
 		family_exiting(true);
 	if (!file_any())
-		return;
+		return true;
 	signals = signals_hold();
 	if (family_is_shared())
 		repair_sweep();
@@ -191,6 +191,7 @@ PROCESS_CODE void attach_stop_all(enum bypass_reason why)
 		log_warn(
 			"some bytes could not be written; they stay in the staging directory, see `fastwrite recover`");
 	signals_release(signals);
+	return !s.failed;
 }
 
 static void visit_refuse(struct file *f, void *ctx)

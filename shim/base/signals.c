@@ -176,6 +176,34 @@ void signals_refuse(void)
 	atomic_store(&signals_caught, false);
 }
 
+static void let_go(int number)
+{
+	struct kernel_action action;
+
+	if (sys_raw(SYS_rt_sigaction, number, 0, (long)&action, sizeof action.mask, 0, 0) < 0 ||
+	    action.handler != handle)
+		return;
+	action.handler = atomic_load(&caught[number].handler);
+	if (!atomic_load(&caught[number].wants_info))
+		action.flags &= ~(unsigned long)SA_SIGINFO;
+	sys_raw(SYS_rt_sigaction, number, (long)&action, 0, sizeof action.mask, 0, 0);
+}
+
+void signals_let_go(void)
+{
+	sys_sigset before;
+
+	if (!signals_catching())
+		return;
+	before = begin_change();
+	signals_refuse();
+	for (int number = 1; number <= SIGNALS; number++)
+		if (is_programs(number))
+			let_go(number);
+	atomic_store(&catching, false);
+	end_change(before);
+}
+
 bool signals_catching(void) { return atomic_load(&catching); }
 
 void signals_recheck(int number)

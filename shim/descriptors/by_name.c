@@ -946,7 +946,7 @@ static int map_unknown(int fd, bool shares)
 
 int by_name_map(int fd, bool shares)
 {
-	if (!live_config || fd < 0 || marked_fds_is(fd, shares))
+	if (!live_config || fd < 0 || fork_guard_apart() || marked_fds_is(fd, shares))
 		return 0;
 	unresolved_use(fd);
 	return map_unknown(fd, shares);

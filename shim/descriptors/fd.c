@@ -56,13 +56,18 @@ void fd_set_process(void)
 	timer_set();
 	left_bytes_set_process();
 }
+void fd_leave_process(void)
+{
+	process_id = 0;
+	fork_guard_stop();
+}
 /* (the id of its only thread) */
 PROCESS_CODE void fd_fork_child(void)
 {
 	process_id = (pid_t)lock_self();
 	left_bytes_set_process();
 }
-PROCESS_CODE bool fd_own_process(void) { return sys_getpid() == process_id; }
+PROCESS_CODE bool fd_own_process(void) { return process_id && sys_getpid() == process_id; }
 void fd_memory_shared(void) { atomic_store(&memory_shared, true); }
 
 /* The process of whose descriptors this memory tells is another one.  (fork_guard tells all other

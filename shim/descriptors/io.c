@@ -522,7 +522,7 @@ static long give_up_staging(struct file *f, bool *may_attach)
 /* The program's own call writes f. */
 static bool passes(const struct file *f)
 {
-	return atomic_load(&f->mode) == FILE_BYPASSED && (!file_is_ordered(f) || atomic_load(&gate.filtered));
+	return atomic_load(&f->mode) == FILE_BYPASSED && !file_is_ordered(f);
 }
 
 static long write_locked(int fd, struct ofd *o, struct file *f, const struct iovec *iov, int count, size_t n,

@@ -30,8 +30,6 @@ struct gate {
 	_Atomic uint32_t soon;
 	/* no other process of the family lives: attach_tend forgets the dead */
 	_Atomic bool alone;
-	/* the kernel may refuse calls that the program does not make itself */
-	_Atomic bool filtered;
 };
 extern struct gate gate;
 

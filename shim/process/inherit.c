@@ -320,6 +320,8 @@ static char *const *extended(char *const *env, size_t count, bool entry, bool va
 	return made;
 }
 
+void inherit_end(void) { start.library = NULL; }
+
 char *const *inherit_environment(char *const *env, const struct inherit_target *to)
 {
 	static char *const none[] = {NULL};

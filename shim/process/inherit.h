@@ -31,6 +31,9 @@ struct inherit_files {
 };
 int inherit_start(const char *library, char *const *env, const struct inherit_files *files);
 
+/* From now on nothing is put in, and no system call is made. */
+void inherit_end(void);
+
 struct inherit_target {
 	int dirfd;
 	const char *path; /* "": dirfd itself */

@@ -28,6 +28,7 @@
 #include "flush/token.h"
 #include "flush/visibility.h"
 #include "process/child.h"
+#include "process/inherit.h"
 #include "staging/arenas.h"
 #include "staging/stage.h"
 #include "staging/stats.h"
@@ -270,10 +271,25 @@ void process_raw_clone(void)
 
 void process_filter_prepare(void)
 {
+	sys_sigset signals;
+
 	if (!live_config || fd_foreign_process())
 		return;
 	attach_refuse(BYPASS_SECCOMP);
-	atomic_store(&gate.filtered, true);
+	/* (bytes that cannot be written now come to the file before a sync or a close of it, if the filter lets
+	 * them) */
+	if (!attach_stop_all(BYPASS_SECCOMP))
+		return;
+	stats_report();
+	signals = signals_block();
+	watcher_stop();
+	journal_stop();
+	workers_stop();
+	unresolved_clear_all();
+	signals_let_go();
+	inherit_end();
+	fd_leave_process();
+	sys_restore_signals(signals);
 }
 
 void process_exec_prepare(void)
