@@ -21,7 +21,7 @@ from lib.support import ROOT, disk_base, too_slow
 from tools import machine
 
 SEED = int(os.environ.get("FASTWRITE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-SECONDS = float(os.environ.get("FASTWRITE_TEST_SECONDS", "50"))
+SECONDS = float(os.environ.get("FASTWRITE_TEST_SECONDS", "30"))
 # However slow the machine is: under some settings and calls little is staged.
 BATCHES = 6
 FOUND = sorted((ROOT / "tests" / "differential").glob("*.ops"))

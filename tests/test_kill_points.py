@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -33,12 +34,14 @@ SMALL = {"mem": "1M", "block": "64K", "lag_ms": 60000}
 @dataclass(frozen=True)
 class Case:
     """A workload under settings; `foreign`: somebody appends between the death and the recovery, and what he
-    appends begins as what we would have written next."""
+    appends begins as what we would have written next; `stride`: so many steps lie between two deaths, others in each
+    run (FASTWRITE_TEST_LONG=1: each step is one)."""
 
     name: str
     workload: str
     settings: dict = field(default_factory=dict)
     foreign: bool = False
+    stride: int = 1
 
 
 NAMES = {"writers": "exclusive", "sync": "ordered", "ordered_ms": 2, "lag_ms": 2}
@@ -60,12 +63,12 @@ CASES = [
     Case("synced", "synced"),
     Case("synced-no-prealloc", "synced", {"prealloc_mode": "off"}),
     Case("journaled", "journaled", {"sync": "journal", "journal": "1M"}),
-    Case("stealing", "stealing"),
-    Case("ordered", "positional", {"writers": "exclusive", "sync": "ordered"}),
-    Case("ordered-large", "large", {"writers": "exclusive", "sync": "ordered"}),
+    Case("stealing", "stealing", stride=2),
+    Case("ordered", "positional", {"writers": "exclusive", "sync": "ordered"}, stride=2),
+    Case("ordered-large", "large", {"writers": "exclusive", "sync": "ordered"}, stride=3),
     Case("ordered-forks", "forks", {"writers": "exclusive", "sync": "ordered"}),
-    Case("ordered-names", "transactions", NAMES),
-    Case("leased-names", "transactions", {**NAMES, "writers": "auto"}),
+    Case("ordered-names", "transactions", NAMES, stride=2),
+    Case("leased-names", "transactions", {**NAMES, "writers": "auto"}, stride=2),
     Case("threads", "mixed:3"),
     Case("records", "records:2", {"lag_ms": 1}),
 ]
@@ -213,14 +216,15 @@ def test_every_step(rig: Rig, disk: Path, case: Case) -> None:
     unharmed(rig, disk, case)
     alive = 0
     recovered = []
-    step = 1
+    stride = 1 if LONG else case.stride
+    step = random.randint(1, stride)
     with ThreadPoolExecutor(max_workers=2) as pool:
         while alive < UNHARMED_ENOUGH and step < STEPS_MAX:
-            batch = range(step, step + 8)
+            batch = range(step, step + 8 * stride, stride)
             for killed, size in pool.map(lambda n: die_and_recover(rig, disk, case, n), batch):
                 alive = 0 if killed else alive + 1
                 recovered.append(size)
-            step += len(batch)
+            step += 8 * stride
     assert alive >= UNHARMED_ENOUGH, f"still dying at step {step}"
     with_bytes = sum(size > 0 for size in recovered)
     assert with_bytes >= 5, f"only {with_bytes} of {len(recovered)} deaths left bytes to recover"

@@ -23,7 +23,7 @@ import pytest
 from lib import kill_model
 from lib.support import disk_dir, preload_env, wait_for
 
-KILLS = int(os.environ.get("FASTWRITE_TEST_KILLS", "200"))
+KILLS = int(os.environ.get("FASTWRITE_TEST_KILLS", "120"))
 SOURCE = Path(__file__).resolve().parent / "kill" / "workload.c"
 LONGEST_SECONDS = 30
 TIMEOUT_SECONDS = 60

@@ -198,9 +198,8 @@ def compare(baseline: Sequence[float], candidate: Sequence[float], better: str =
         baseline, candidate = candidate, baseline
     ratios = [c / b for b, c in zip(baseline, candidate, strict=True)]
     found, logs = interval(ratios), np.log(ratios)
-    test, p = "paired t on log ratios", _paired_t(logs)
-    if len(ratios) >= RANKS_MIN:
-        test, p = "wilcoxon", _wilcoxon(logs)
+    ranks = len(ratios) >= RANKS_MIN
+    test, p = ("wilcoxon", _wilcoxon(logs)) if ranks else ("paired t on log ratios", _paired_t(logs))
     return Comparison(
         len(ratios),
         found.median,

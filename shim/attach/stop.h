@@ -9,8 +9,8 @@
 #include "files/file.h"
 
 /* Bypasses every file and removes every arena that holds nothing.  A file that other processes of the family
- * have, too, is only drained, except if a new program inherits it.  False: some bytes could not be written; the
- * log says so.  No file lock held. */
+ * have, too, is only drained, except if a new program inherits it.  False: some bytes could not be written;
+ * the log says so.  No file lock held. */
 bool attach_stop_all(enum bypass_reason why);
 /* Before this process hands anything to a process outside of the family: a program that it starts, its end, a
  * lock that it gives back.  Drains the files that only other members have open.  (For a file that both have,

@@ -40,8 +40,8 @@ static inline bool fork_guard_here(void) { return fork_guard_state() > 0 && !for
 /* True if only an ancestor called it, or the process that shares its memory with us. */
 static inline bool fork_guard_elsewhere(void) { return fork_guard_vforked || fork_guard_state() < 0; }
 
-/* True if nothing here concerns a file that we manage: after fork_guard_stop, and in a descendant with its own
- * memory. */
+/* True if nothing here concerns a file that we manage: after fork_guard_stop, and in a descendant with its
+ * own memory. */
 static inline bool fork_guard_apart(void) { return !fork_guard_vforked && fork_guard_state() < 0; }
 
 #endif

@@ -98,7 +98,8 @@ static inline void signals_release(sys_sigset before)
  * handler forbids it. */
 void signals_catch(void);
 void signals_refuse(void);
-/* Gives the program's handlers back to the kernel; from now on the hooks of sigaction and signal only pass. */
+/* Gives the program's handlers back to the kernel; from now on the hooks of sigaction and signal only pass.
+ */
 void signals_let_go(void);
 /* In the child of a fork. */
 void signals_fork_child(void);

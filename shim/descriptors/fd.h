@@ -179,7 +179,8 @@ void fd_memory_shared(void);
 /* True in the process that last called one of the others. */
 bool fd_own_process(void);
 void fd_set_process(void);
-/* This process manages no file any more, and the library makes no system call in it.  Everything was drained. */
+/* This process manages no file any more, and the library makes no system call in it.  Everything was drained.
+ */
 void fd_leave_process(void);
 void fd_fork_child(void);
 

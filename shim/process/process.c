@@ -276,8 +276,8 @@ void process_filter_prepare(void)
 	if (!live_config || fd_foreign_process())
 		return;
 	attach_refuse(BYPASS_SECCOMP);
-	/* (bytes that cannot be written now come to the file before a sync or a close of it, if the filter lets
-	 * them) */
+	/* (bytes that cannot be written now come to the file before a sync or a close of it, if the filter
+	 * lets them) */
 	if (!attach_stop_all(BYPASS_SECCOMP))
 		return;
 	stats_report();

@@ -42,8 +42,8 @@ void process_raw_clone(void);
  * the caller says so with family_exiting(false). */
 extern __thread bool process_forks_and_ends;
 
-/* Before the kernel refuses calls of this thread (seccomp), or kills it for them: from now on the library makes
- * no call of its own in this process, and manages no file. */
+/* Before the kernel refuses calls of this thread (seccomp), or kills it for them: from now on the library
+ * makes no call of its own in this process, and manages no file. */
 void process_filter_prepare(void);
 
 /* Before execve: drains everything and removes all arenas.  After a failed execve: staging goes on. */

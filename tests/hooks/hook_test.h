@@ -22,6 +22,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -44,6 +45,28 @@
 		assert_int_equal((long)(call), -1); \
 		assert_int_equal(errno, with); \
 	} while (0)
+
+/* FASTWRITE_TEST_LONG=1: what takes some of its cases takes all. */
+static inline bool is_long(void)
+{
+	const char *is = getenv("FASTWRITE_TEST_LONG");
+
+	return is && strcmp(is, "1") == 0;
+}
+
+/* Which cases those are: another number in each run.  FASTWRITE_TEST_SEED=N repeats it. */
+static inline unsigned begin_of_run(void)
+{
+	const char *seed = getenv("FASTWRITE_TEST_SEED");
+	static unsigned begin;
+
+	if (begin == 0) {
+		begin = seed ? (unsigned)atoi(seed) % 997 : (unsigned)time(NULL) % 997;
+		begin += 1;
+		print_message("FASTWRITE_TEST_SEED=%u\n", begin - 1);
+	}
+	return begin;
+}
 
 /* So many small writes that the file is engaged and bytes are staged. */
 enum { RECORD = 100, RECORDS = 20, STAGED = RECORD * RECORDS };

@@ -415,16 +415,16 @@ static void check_step(unsigned steps)
 	free(bytes);
 }
 
-/* FASTWRITE_TEST_LONG=1: after each instruction; else after some, others in the next of these tests. */
+/* FASTWRITE_TEST_LONG=1: after each instruction; else after some, others in the next of these tests, and in
+ * each run. */
 static unsigned few(unsigned *first)
 {
-	const unsigned every = needs_exec() ? 15 : 5; /* a program of its own takes three times as long */
+	const unsigned every = needs_exec() ? 30 : 10; /* a program of its own takes three times as long */
 	static unsigned tests;
-	const char *all = getenv("FASTWRITE_TEST_LONG");
 
-	if (all && strcmp(all, "1") == 0)
+	if (is_long())
 		return 1;
-	*first += tests++ % every;
+	*first += (begin_of_run() + tests++) % every;
 	return every;
 }
 

@@ -33,12 +33,7 @@ static double now(void)
 #endif
 
 /* FASTWRITE_TEST_LONG=1: longer.  (test_step lets a handler run at each place.) */
-static double storm_seconds(void)
-{
-	const char *all = getenv("FASTWRITE_TEST_LONG");
-
-	return all && strcmp(all, "1") == 0 ? 2.0 : 0.6;
-}
+static double storm_seconds(void) { return is_long() ? 2.0 : 0.6; }
 
 static void alarms(unsigned microseconds, void (*handler)(int), int flags)
 {
