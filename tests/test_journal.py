@@ -642,6 +642,7 @@ def test_damage_never_writes_what_was_not_synced(steps, fastwrite, place, tmp_pa
     journal = one.journal()
     good = of_no_inode(journal.read_bytes())
     one.kill()
+    killed = time.time()
     for arena in (place / ".fastwrite").glob("*.arena"):
         arena.unlink()
     used = good.rindex(b"f" * 700) + 4096
@@ -656,6 +657,7 @@ def test_damage_never_writes_what_was_not_synced(steps, fastwrite, place, tmp_pa
         journal.write_bytes(bytes(data[:length]))
         journal.chmod(0o600)
         lose(place / "log", before)
+        os.utime(place / "log", (killed,) * 2)
         done = recover_raw(fastwrite, place, other_boot=True, tmp_path=tmp_path)
         assert done.returncode in (0, 1), done.stderr
         got = (place / "log").read_bytes()
@@ -873,12 +875,12 @@ def aged_journal(steps, place):
     one.sync(9)
     path = one.journal()
     one.kill()
-    journal = path.read_bytes()
+    journal, killed = path.read_bytes(), time.time()
 
     def restore(seconds: int = 120) -> bytes:
         leave_alone(path, aged(journal, seconds))
         lose(place / "log", b"-" * n)
-        os.utime(place / "log", (time.time() - seconds,) * 2)
+        os.utime(place / "log", (killed - seconds,) * 2)
         return b"-" * n + b"a" * 1000
 
     return restore
@@ -1021,6 +1023,34 @@ def test_what_a_recovery_did_in_a_boot_between_is_no_change_of_others(
     assert step > 3, "no steps"
 
 
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_a_recovery_on_a_slow_device_is_no_change_of_others(
+    aged_journal, fastwrite, build_debug, place, tmp_path, monkeypatch
+):
+    """Its first syncs take more than a second each, and it is killed when it has written the bytes."""
+    delay = "inject=fdatasync:delay_exit=1300000:when=1..4"
+    slow = ("strace", "-o", tmp_path / "calls", "-e", "trace=fdatasync", "-e", delay)
+    written = 0
+    for step in range(1, 100):
+        wanted = aged_journal()
+        monkeypatch.setenv("FASTWRITE_KILL_STEP", str(step))
+        before = slow if written else ()
+        done = recover_raw(
+            build_debug / "fastwrite", place, other_boot=True, tmp_path=tmp_path, before=before
+        )
+        if "ptrace" in done.stderr.lower():
+            pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+        assert done.returncode in (-9, 137), done.stdout + done.stderr
+        if (place / "log").read_bytes() != wanted:
+            continue
+        if written:
+            break
+        written = step
+    monkeypatch.delenv("FASTWRITE_KILL_STEP")
+    recover(fastwrite, place, other_boot=True, tmp_path=tmp_path)
+    assert (place / "log").read_bytes() == wanted
+
+
 def recovered_while_one_is_kept(steps, fastwrite, place, tmp_path, flag, kept, script):
     """Two files whose synced bytes only the journal has, in the next boot, while those with the numbers `kept` have the
     attribute `flag`.  The script gets the command, the place and the last of `kept`; the files, and what it said."""
@@ -1118,11 +1148,13 @@ def test_recovery_is_killed_and_run_again(steps, build_debug, place, tmp_path, m
     for arena in path.parent.glob("*.arena"):
         arena.unlink()
     before = {name: (place / name).read_bytes()[:700] for name in ("a", "b")}
+    killed = time.time()  # (a recovery gives the files a new time)
     command = build_debug / "fastwrite"
 
     def restore() -> None:
         for name, content in before.items():
             lose(place / name, content)
+            os.utime(place / name, (killed,) * 2)
         leave_alone(path, journal)
 
     def there() -> dict[str, bytes]:

@@ -47,8 +47,9 @@ struct journal_scan {
 	struct recover_place place;
 	enum origin_verdict where;
 	bool in_aside;
-	bool keeps;   /* some entries stay in the journal, to be put aside */
-	bool changes; /* this recovery has changed files */
+	bool keeps;       /* some entries stay in the journal, to be put aside */
+	bool changes;     /* this recovery has changed files, */
+	int64_t noted_ns; /* and has said so then */
 	struct journal_header header;
 	uint8_t *batch;                 /* JOURNAL_BATCH_MAX */
 	struct journal_chain chains[2]; /* the older half first */
