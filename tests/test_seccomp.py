@@ -279,3 +279,77 @@ def test_no_call_of_its_own_behind_a_filter(library, compile_c, place, sync):
     assert mine.stats.writes > 4000
     for name in ("", ".lines", ".fresh"):
         assert (place / "data" / f"mine{name}").read_bytes() == (place / f"native{name}").read_bytes(), name
+
+
+# Threads that write while another one makes a filter for all of them.
+THREADS = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define OK(name) \
+	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+enum { THREADS = 3 };
+static struct sock_filter steps[] = {
+	BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	OK(write), OK(exit_group),
+	BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+};
+static struct sock_fprog filter = {sizeof steps / sizeof *steps, steps};
+static const char *prefix;
+static _Atomic long written[THREADS], failed;
+static void *in_thread(void *number)
+{
+	long at = (long)number;
+	char path[300];
+	int fd;
+	snprintf(path, sizeof path, "%s%ld", prefix, at);
+	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+	for (;; written[at]++)
+		if (write(fd, "0123456789\n", 11) != 11)
+			failed++;
+	return NULL;
+}
+static void wait_for_writes(void)
+{
+	for (int i = 0; i < THREADS; i++)
+		for (long begin = written[i]; written[i] < begin + 3000 && !failed;)
+			;
+}
+int main(int argc, char **argv)
+{
+	pthread_t thread;
+	(void)argc;
+	prefix = argv[1];
+	for (long i = 0; i < THREADS; i++)
+		pthread_create(&thread, NULL, in_thread, (void *)i);
+	wait_for_writes();
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
+		return 77;
+	wait_for_writes();
+	_exit(failed ? 1 : 0);
+}
+"""
+
+
+@pytest.mark.parametrize("sync", ["fdatasync", "ordered"])
+def test_threads_that_write_are_in_no_call_of_the_library_any_more(library, compile_c, place, sync):
+    program = compile_c(THREADS, "-pthread")
+    native = subprocess.run([program, place / "native"], timeout=60, check=False)
+    if native.returncode == 77:
+        pytest.skip("this kernel has no seccomp")
+    assert native.returncode == 0
+    for _ in range(3):
+        mine = run_preloaded(
+            library, [program, place / "mine"], place, paths=f"{place}/mine*", sync=sync, **SETTINGS
+        )
+        assert mine.returncode == 0, mine.stderr
+        assert mine.stats.writes > 3000

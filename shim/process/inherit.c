@@ -8,6 +8,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -30,6 +31,8 @@ static struct {
 	char **variables;    /* FASTWRITE_*, whole entries */
 	size_t variable_count;
 } start;
+
+static _Atomic bool ended;
 
 static __thread struct {
 	void *at;
@@ -320,7 +323,7 @@ static char *const *extended(char *const *env, size_t count, bool entry, bool va
 	return made;
 }
 
-void inherit_end(void) { start.library = NULL; }
+void inherit_end(void) { atomic_store(&ended, true); }
 
 char *const *inherit_environment(char *const *env, const struct inherit_target *to)
 {
@@ -331,7 +334,7 @@ char *const *inherit_environment(char *const *env, const struct inherit_target *
 	const char *list = NULL;
 
 	/* (`environ` is not checked: every program reads its own environment) */
-	if (!start.library || (env && env != environ && !user_reads_list(env)))
+	if (atomic_load(&ended) || !start.library || (env && env != environ && !user_reads_list(env)))
 		return env;
 	for (; from[count]; count++) {
 		const char *e = from[count];

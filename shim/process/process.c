@@ -269,6 +269,28 @@ void process_raw_clone(void)
 	attach_refuse(BYPASS_FORK);
 }
 
+static void visit_locked(struct file *f, void *ctx) { *(bool *)ctx |= lock_owner(&f->lock) != 0; }
+
+/* Other threads were in a call when this process was left: they end it as they began. */
+static void wait_for_threads(void)
+{
+	enum {
+		TRIES = 1000,
+		TICK_NS = 1000000,
+		REST_NS = 20000000 /* what follows the lock, on a busy machine */
+	};
+	bool locked = true;
+
+	if (thread_is_only())
+		return;
+	for (int tries = 0; tries < TRIES && locked; tries++) {
+		sys_nap(TICK_NS);
+		locked = false;
+		file_for_each_shared(visit_locked, &locked);
+	}
+	sys_nap(REST_NS);
+}
+
 void process_filter_prepare(void)
 {
 	sys_sigset signals;
@@ -289,6 +311,7 @@ void process_filter_prepare(void)
 	signals_let_go();
 	inherit_end();
 	fd_leave_process();
+	wait_for_threads();
 	sys_restore_signals(signals);
 }
 
