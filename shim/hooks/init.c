@@ -19,6 +19,7 @@
 #include "staging/stats.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -88,6 +89,40 @@ static void set_interval(void)
 	workers_set_interval(pace);
 }
 
+/* Notes of a loaded object: each a header, the owner's name and a description, both in steps of four bytes.
+ */
+static bool has_go_build_id(const char *notes, size_t bytes)
+{
+	static const char owner[4] = "Go";
+	enum { GO_BUILD_ID = 4 };
+	const ElfW(Nhdr) * n;
+
+	for (size_t at = 0; at + sizeof *n + sizeof owner <= bytes;) {
+		const char *name = notes + at + sizeof *n;
+
+		n = (const ElfW(Nhdr) *)(const void *)(notes + at);
+		if (n->n_type == GO_BUILD_ID && n->n_namesz == sizeof owner &&
+		    memcmp(name, owner, sizeof owner) == 0)
+			return true;
+		at += sizeof *n + ((n->n_namesz + 3ul) & ~3ul) + ((n->n_descsz + 3ul) & ~3ul);
+	}
+	return false;
+}
+
+static int is_go(struct dl_phdr_info *object, size_t size, void *ctx)
+{
+	(void)size;
+	(void)ctx;
+	for (int i = 0; i < object->dlpi_phnum; i++) {
+		const ElfW(Phdr) *p = &object->dlpi_phdr[i];
+
+		if (p->p_type == PT_NOTE &&
+		    has_go_build_id((const char *)(uintptr_t)(object->dlpi_addr + p->p_vaddr), p->p_memsz))
+			return 1;
+	}
+	return 0;
+}
+
 __attribute__((constructor)) static void fastwrite_start(void)
 {
 	log_start();
@@ -121,6 +156,11 @@ __attribute__((constructor)) static void fastwrite_start(void)
 	if (!getenv("FASTWRITE_REGISTRY"))
 		config_notices(&config, log_enabled(LOG_INFO), say_notice, NULL);
 	recover_known_places();
+	/* what Go's code writes, looks at, starts and ends goes past all hooks */
+	if (dl_iterate_phdr(is_go, NULL)) {
+		log_info("a Go program: it makes system calls itself, so nothing is staged");
+		return;
+	}
 	if (config.inherit)
 		start_inheriting();
 	if (config.rules[0].set.stdio == STDIO_ON)
