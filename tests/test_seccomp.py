@@ -215,7 +215,7 @@ int main(int argc, char **argv)
 	raise(SIGUSR1);
 	raise(SIGUSR2);
 	if (noted != SIGUSR2 || sigaction(SIGUSR2, NULL, &action) < 0 || action.sa_handler != note ||
-	    (action.sa_flags & SA_SIGINFO))
+		(action.sa_flags & SA_SIGINFO))
 		return 3;
 	if ((child = fork()) == 0) {
 		write_all_ways(second);
