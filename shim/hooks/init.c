@@ -109,6 +109,20 @@ static bool has_go_build_id(const char *notes, size_t bytes)
 	return false;
 }
 
+/* Tools that change programs leave notes that are not there. */
+static bool is_loaded(const struct dl_phdr_info *object, const ElfW(Phdr) * part)
+{
+	for (int i = 0; i < object->dlpi_phnum; i++) {
+		const ElfW(Phdr) *p = &object->dlpi_phdr[i];
+
+		if (p->p_type == PT_LOAD && (p->p_flags & PF_R) && part->p_vaddr >= p->p_vaddr &&
+		    part->p_vaddr - p->p_vaddr <= p->p_filesz &&
+		    part->p_memsz <= p->p_filesz - (part->p_vaddr - p->p_vaddr))
+			return true;
+	}
+	return false;
+}
+
 static int is_go(struct dl_phdr_info *object, size_t size, void *ctx)
 {
 	(void)size;
@@ -116,7 +130,7 @@ static int is_go(struct dl_phdr_info *object, size_t size, void *ctx)
 	for (int i = 0; i < object->dlpi_phnum; i++) {
 		const ElfW(Phdr) *p = &object->dlpi_phdr[i];
 
-		if (p->p_type == PT_NOTE &&
+		if (p->p_type == PT_NOTE && is_loaded(object, p) &&
 		    has_go_build_id((const char *)(uintptr_t)(object->dlpi_addr + p->p_vaddr), p->p_memsz))
 			return 1;
 	}

@@ -308,10 +308,10 @@ void process_filter_prepare(void)
 	journal_stop();
 	workers_stop();
 	unresolved_clear_all();
-	signals_let_go();
 	inherit_end();
 	fd_leave_process();
 	wait_for_threads();
+	signals_let_go(); /* (no thread is in a short section any more) */
 	sys_restore_signals(signals);
 }
 

@@ -287,7 +287,7 @@ static void accept_with_none_left(void **state)
 	OK(unlink("socket"));
 }
 
-enum { THREADS = 8, EACH = 5000 };
+enum { THREADS = 8, EACH = 2000 };
 static int shared_fd;
 
 static void *append_records(void *arg)
@@ -412,6 +412,7 @@ static void storm(int more)
 {
 	const struct itimerval often = {{0, 200}, {0, 200}}, never = {0};
 	struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+	const unsigned enough_records = is_long() ? 400000 : 80000;
 	struct timespec now, end;
 	unsigned by_program = 0, seen_program = 0, seen_handler = 0;
 	char record[RECORD], *bytes;
@@ -435,7 +436,7 @@ static void storm(int more)
 		/* (on a busy machine the handlers come late) */
 	} while (by_program < 900000 &&
 	         (by_handler <= 50 ||
-	          (by_program < 400000 &&
+	          (by_program < enough_records &&
 	           (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec)))));
 	setitimer(ITIMER_REAL, &never, NULL);
 	signal(SIGALRM, SIG_DFL);
@@ -493,7 +494,7 @@ static void opened_while_it_is_flushed(void **state)
 	OK(close(open_new(path, 0)));
 	atomic_store(&enough, false);
 	assert_int_equal(pthread_create(&thread, NULL, append_until, path), 0);
-	for (int i = 0; i < 2000; i++) {
+	for (int i = is_long() ? 0 : 1400; i < 2000; i++) {
 		OK(close(OK(open(path, O_RDONLY | O_NONBLOCK))));
 		usleep(50);
 	}
