@@ -33,6 +33,11 @@ LONG = (
     "test_containers.py",
     "test_programs.py",
     "test_machine.py",
+    # (these wait more than they compute; the other tests of packages wait for the first one)
+    "test_service.py",
+    "test_deb.py::test_contents",
+    "test_stack.py",
+    "test_leased_order.py",
 )
 
 
