@@ -58,6 +58,7 @@ class Redis(Cell):
     """A server with an append-only file; redis-benchmark appends to a list, so that each request is an element."""
 
     unit = "requests/s"
+    served = True
     REQUESTS_MAX = 400_000
     PAYLOAD = "item:__rand_int__:" + "x" * 82
 

@@ -58,7 +58,7 @@ def drive(request: Request, env: Mapping[str, str]) -> dict:
         found = cell.measure(place, Timing(warmup, request.seconds))
         try:
             if "FASTWRITE_STATS" in env:
-                counters(env, Path(env["FASTWRITE_STATS"]), cell.by_journal)
+                counters(env, Path(env["FASTWRITE_STATS"]), cell.by_journal, cell.served)
             return {**asdict(found), "operations_per_second": found.rate}
         except NotYetError:
             # a thread makes the journal while the program writes, which takes longer on a slow disk

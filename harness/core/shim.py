@@ -17,7 +17,7 @@ from harness.core.model import LabError
 
 BUILD = ROOT / "build"
 STAGING_NAME = ".fastwrite"
-ABSENT = "the library was not there: it left no statistics"
+ABSENT = "the library was not there: it left no statistics, or is not mapped"
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,9 @@ class AppTool(Plain):
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         return {drive.ENVIRONMENT: json.dumps(dict(env)), "PYTHONPATH": str(ROOT)}
 
+    def counted(self, params: Params) -> bool:
+        return False  # (`drive` has looked at them)
+
     def parse(self, stdout: str, params: Params, place: Place | None = None) -> Outcome:
         try:
             raw = json.loads(stdout)

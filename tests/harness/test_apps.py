@@ -14,10 +14,10 @@ from lib.support import wait_for
 from harness import ROOT
 from harness.apps import cells as app_cells
 from harness.apps import drive
-from harness.core import environment, shim, variants
+from harness.core import cell, environment, shim, variants
 from harness.core.cell import LegError, Measured, Programs, Timing, socket_directory
 from harness.core.clock import RealClock
-from harness.core.executor import RealExecutor
+from harness.core.executor import Command, RealExecutor
 from harness.core.model import EATMYDATA, NATIVE, OWN, SHIM, SHIM_JOURNAL, LabError, Leg, UnavailableError
 from harness.core.samples import Samples
 from harness.report import variant_table
@@ -257,7 +257,7 @@ STATISTICS = (
 class Late:
     """An application under the journal, which is ready after this many seconds."""
 
-    by_journal = True
+    by_journal, served = True, False
 
     def __init__(self, ready_after: float) -> None:
         self.ready_after, self.warmups, self.found = ready_after, [], []
@@ -290,6 +290,33 @@ def test_a_leg_warms_until_the_journal_answers(tmp_path, monkeypatch, ready_afte
     assert drive.drive(request, env)["count"] == 5
     assert late.warmups[0] == 0.05 and late.warmups == sorted(late.warmups) and len(late.warmups) == legs
     assert not any(late.found), "each begins in an empty directory"
+
+
+@pytest.mark.parametrize(
+    ("sync", "served", "why"),
+    [
+        ("fdatasync", True, ""),
+        ("fsync", True, ""),
+        ("fdatasync", False, "left no statistics"),
+        ("relaxed", True, "left no statistics"),
+    ],
+)
+def test_a_server_that_syncs_each_write_needs_no_statistics(tmp_path, sync, served, why):
+    """Its file is never looked at.  That it had the library was seen otherwise."""
+    look = lambda: cell.counters({"FASTWRITE_SYNC": sync}, tmp_path / "none", True, served)  # noqa: E731
+    if why:
+        with pytest.raises(LegError, match=why):
+            look()
+    else:
+        assert look() == shim.Counters()
+
+
+def test_a_server_without_the_library_is_noticed(tmp_path):
+    env = {"LD_PRELOAD": str(tmp_path / "libabsent.so")}
+    programs, log = Programs(RealExecutor(), RealClock()), tmp_path / "log"
+    with pytest.raises(LegError, match="the library was not there"):
+        with programs.server(Command(("sleep", "60"), env), log, lambda: True, stop=signal.SIGKILL):
+            pass
 
 
 def run_harness(*args):
