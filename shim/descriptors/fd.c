@@ -61,6 +61,7 @@ void fd_leave_process(void)
 	process_id = 0;
 	fork_guard_stop();
 }
+bool fd_has_left(void) { return process_id == 0; }
 /* (the id of its only thread) */
 PROCESS_CODE void fd_fork_child(void)
 {

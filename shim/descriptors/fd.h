@@ -182,6 +182,7 @@ void fd_set_process(void);
 /* This process manages no file any more, and the library makes no system call in it.  Everything was drained.
  */
 void fd_leave_process(void);
+bool fd_has_left(void);
 void fd_fork_child(void);
 
 #endif

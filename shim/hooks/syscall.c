@@ -22,7 +22,6 @@
 
 #include "attach/attach.h"
 #include "attach/stop.h"
-#include "base/fork_guard.h"
 #include "base/internal_fd.h"
 #include "base/signals.h"
 #include "base/sys.h"
@@ -455,7 +454,7 @@ static long clones(long number, const long *a, const signed char *at)
 /* The end of one thread.  The last thread of the program ends the process: ours would keep it alive. */
 static long exits(long number, const long *a, const signed char *at)
 {
-	if (number == SYS_exit_group || (!fork_guard_apart() && namespaces_one_thread())) {
+	if (number == SYS_exit_group || (!fd_has_left() && namespaces_one_thread())) {
 		process_exit();
 		return kernel(SYS_exit_group, a);
 	}

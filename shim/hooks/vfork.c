@@ -5,7 +5,6 @@
 #include "hooks/hook.h"
 
 #include "attach/attach.h"
-#include "base/fork_guard.h"
 #include "process/child.h"
 #include "process/process.h"
 
@@ -50,7 +49,7 @@ struct vfork_slot *hook_vfork_enter(pid_t (**next)(void))
 #endif
 	}
 	*next = real.vfork;
-	if (!live_config || fork_guard_apart() || depth == NESTED_MAX)
+	if (!live_config || fd_has_left() || depth == NESTED_MAX)
 		return NULL;
 	slot = &slots[depth++];
 	slot->next = real.vfork;
