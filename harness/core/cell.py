@@ -146,7 +146,8 @@ class Programs:
 def _under(library: str | None, pid: int) -> None:
     """LegError when the process is to have the library and does not."""
     with contextlib.suppress(OSError):  # (it ends: its status will say so)
-        if library and not shim.is_mapped(Path(library), Path(f"/proc/{pid}/maps").read_text()):
+        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace") if library else ""
+        if library and not shim.is_mapped(Path(library), maps):
             raise LegError(shim.ABSENT)
 
 
